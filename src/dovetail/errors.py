@@ -1,0 +1,37 @@
+"""Every error a user can meet; each message says who, where, with what value, and what next."""
+
+from __future__ import annotations
+
+
+class DovetailError(Exception):
+    """Base of all errors that dovetail raises on purpose; the CLI prints it as one line."""
+
+
+class BadInput(DovetailError, ValueError):
+    """A value the user gave cannot be used."""
+
+
+class PeerLost(DovetailError, ConnectionError):
+    """A rank or a hub died, fell silent, or left in the middle of a job."""
+
+    def __init__(self, message: str, *, peer: int = -1, address: str = "", step: int = -1) -> None:
+        super().__init__(message)
+        self.peer = peer
+        self.address = address
+        self.step = step
+
+
+class Unreachable(DovetailError, ConnectionError):
+    """Nothing answered at an address, or the answer was not dovetail's."""
+
+
+class Refused(DovetailError, PermissionError):
+    """The other side answered and said no: wrong secret, unknown job, a name already taken."""
+
+
+class Mismatch(DovetailError, ValueError):
+    """Ranks do not agree on the model, the plan or the settings."""
+
+
+class Misuse(DovetailError, RuntimeError):
+    """A call that would give a wrong result if it were let through."""

@@ -1,0 +1,1 @@
+"""A model becomes a Profile: ops, times, who reads which parameter, who completes which gradient."""
