@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import BadInput
-from dovetail.plan.verify import check_coverage, check_edges
+from dovetail.plan.verify import check_coverage, check_edges, check_windows
 from dovetail.trace.graph import Param
 
 Part = tuple[str, int, int]  # parameter, offset, nbytes
@@ -49,20 +49,25 @@ class Transfer:
         """Names of its parameters, each once, in order."""
         return tuple(dict.fromkeys(name for name, _, _ in self.parts))
 
-    def split(self, max_bytes: int) -> Iterator[Transfer]:
-        """The same bytes as transfers of at most `max_bytes` each, in order."""
+    def split(self, max_bytes: int, *, itemsizes: Mapping[str, int] | None = None) -> Iterator[Transfer]:
+        """The same bytes as transfers of at most `max_bytes` each, in order; `itemsizes` keeps elements whole."""
         if max_bytes < 1:
             raise BadInput(f"slices of {max_bytes} bytes; give 1 or more")
         batch: list[Part] = []
         room = max_bytes
         for name, offset, nbytes in self.parts:
+            width = itemsizes[name] if itemsizes else 1
             if nbytes == 0:
                 batch.append((name, offset, 0))
             while nbytes > 0:
-                take = min(room, nbytes)
+                if room < min(width, nbytes) and batch:
+                    yield self._with(batch)
+                    batch, room = [], max_bytes
+                # An element wider than the limit goes alone: it cannot be cut.
+                take = min(max(room - room % width, width), nbytes)
                 batch.append((name, offset, take))
                 offset, nbytes, room = offset + take, nbytes - take, room - take
-                if room == 0:
+                if room <= 0:
                     yield self._with(batch)
                     batch, room = [], max_bytes
         if batch:
@@ -95,6 +100,7 @@ class Plan:
         if not 0 < self.keep <= 1:
             raise BadInput(f"keep is {self.keep}; it is a share above 0 and at most 1")
         check_coverage(self.params, self.transfers)
+        check_windows(self.transfers)
         check_edges(self.edges)
 
     @property

@@ -1,4 +1,4 @@
-"""What every plan must satisfy: each byte moves exactly once each way, and no cycle is added."""
+"""What every plan must satisfy: each byte moves once each way, in a window it can use, and no cycle is added."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail.errors import BadInput
-from dovetail.trace.graph import Op, Param, Profile
+from dovetail.trace.graph import Param, Profile
 
 if TYPE_CHECKING:
     from dovetail.plan.schedule import Plan, Transfer
@@ -44,18 +44,39 @@ def _check_tiles(name: str, size: int, tiles: list[tuple[int, int]] | None, way:
         raise BadInput(f"the plan never moves bytes {reach}..{size} of {name!r} ({way})")
 
 
+def check_windows(transfers: Sequence[Transfer]) -> None:
+    """Raise if values shall come back in the backward pass though their gradients leave only after it."""
+    late = _tiles(t for t in transfers if t.kind == "push" and t.window == "forward")
+    if not late:
+        return
+    early = _tiles(t for t in transfers if t.kind == "pull" and t.window == "backward")
+    for name in early.keys() & late.keys():
+        pushes, pulls = sorted(late[name]), sorted(early[name])
+        i = 0
+        for start, end in pulls:
+            while i < len(pushes) and pushes[i][1] <= start:
+                i += 1
+            if i < len(pushes) and pushes[i][0] < end:
+                raise BadInput(
+                    f"the plan pulls {name!r} in the backward pass, but pushes it only after; "
+                    "give the pull the window 'forward'"
+                )
+
+
+def _tiles(transfers: Iterable[Transfer]) -> dict[str, list[tuple[int, int]]]:
+    tiles: dict[str, list[tuple[int, int]]] = {}
+    for transfer in transfers:
+        for name, offset, nbytes in transfer.parts:
+            if nbytes:
+                tiles.setdefault(name, []).append((offset, offset + nbytes))
+    return tiles
+
+
 def check_edges(edges: Iterable[tuple[str, str]]) -> None:
     """Raise if the added op pairs form a cycle among themselves."""
-    successors: dict[str, tuple[str, ...]] = {}
-    for before, after in edges:
-        successors[before] = (*successors.get(before, ()), after)
-    Profile(
-        ops=tuple(
-            Op(name, 0.0, inputs=tuple(sorted({b for b, afters in successors.items() if name in afters})))
-            for name in sorted(set(successors) | {a for afters in successors.values() for a in afters})
-        ),
-        params=(),
-    )
+    stuck = _cycle(edges)
+    if stuck:
+        raise BadInput(f"the plan's edges form a cycle through {', '.join(map(repr, stuck[:4]))}")
 
 
 def check_fits(plan: Plan, profile: Profile) -> None:
@@ -64,10 +85,29 @@ def check_fits(plan: Plan, profile: Profile) -> None:
         missing = sorted({p.name for p in profile.params} ^ {p.name for p in plan.params})
         hint = f" (for one, {missing[0]!r} is in only one of them)" if missing else " (sizes differ)"
         raise BadInput(f"the plan is for another model{hint}; make it anew with `dovetail plan`")
-    extra: dict[str, list[str]] = {}
-    for before, after in plan.edges:
-        extra.setdefault(after, []).append(before)
-    Profile(
-        ops=tuple(Op(o.name, o.time, tuple(dict.fromkeys((*o.inputs, *extra.get(o.name, ()))))) for o in profile.ops),
-        params=(),
-    )
+    if not plan.edges:
+        return
+    unknown = next((name for edge in plan.edges for name in edge if name not in profile.op_index), None)
+    if unknown is not None:
+        raise BadInput(f"the plan orders the unknown op {unknown!r}; make it anew with `dovetail plan`")
+    given = ((name, op.name) for op in profile.ops for name in op.inputs)
+    stuck = _cycle((*given, *plan.edges))
+    if stuck:
+        raise BadInput(f"the plan's edges close a cycle with the model's ops through {', '.join(map(repr, stuck[:4]))}")
+
+
+def _cycle(edges: Iterable[tuple[str, str]]) -> list[str]:
+    """Nodes on or behind a cycle, by name; none if the edges have a topological order."""
+    users: dict[str, list[str]] = {}
+    waiting: dict[str, int] = {}
+    for before, after in edges:
+        users.setdefault(before, []).append(after)
+        waiting.setdefault(before, 0)
+        waiting[after] = waiting.get(after, 0) + 1
+    ready = [name for name, count in waiting.items() if count == 0]
+    while ready:
+        for user in users.get(ready.pop(), ()):
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                ready.append(user)
+    return sorted(name for name, count in waiting.items() if count > 0)
