@@ -1,0 +1,38 @@
+// The threads that jobs share.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/job.h"
+#include "net/loop.h"
+
+namespace dovetail {
+
+class Engine {
+ public:
+  Engine(int threads, double rate, int credit, bool trace) : credit_(credit > 0 ? credit : kCredit), trace_(trace) {
+    for (int i = 0; i < threads; ++i) loops_.push_back(std::make_unique<Loop>(rate / threads));
+  }
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  std::unique_ptr<Job> job(JobOptions options) const {
+    options.credit = credit_;
+    options.trace = trace_;
+    std::vector<Loop*> loops;
+    for (const auto& loop : loops_) loops.push_back(loop.get());
+    return std::make_unique<Job>(std::move(loops), std::move(options));
+  }
+
+ private:
+  // Enough to keep a 10 Gbit/s link busy for 0.1 ms, little enough to be overtaken on a slow one.
+  static constexpr int kCredit = 128 * 1024;
+
+  std::vector<std::unique_ptr<Loop>> loops_;
+  int credit_;
+  bool trace_;
+};
+
+}  // namespace dovetail

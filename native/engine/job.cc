@@ -1,0 +1,275 @@
+#include "engine/job.h"
+
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include "base/clock.h"
+#include "engine/shard.h"
+
+namespace dovetail {
+
+namespace {
+constexpr auto kGoodbye = std::chrono::seconds(2);
+}
+
+Job::Job(std::vector<Loop*> loops, JobOptions options) : loops_(std::move(loops)), options_(std::move(options)) {
+  for (Loop* loop : loops_) shards_.push_back(std::make_unique<Shard>(*this, *loop));
+}
+
+Job::~Job() { close(); }
+
+void Job::setTable(Table table) {
+  if (started_) throw std::logic_error("the table is fixed once the job has started");
+  table_ = std::move(table);
+  tensors_ = std::vector<TensorState>(table_.tensors.size());
+  transfersOf_.assign(table_.tensors.size(), {});
+  missing_.clear();
+  for (size_t t = 0; t < table_.transfers.size(); ++t) {
+    missing_.push_back(static_cast<int>(table_.transfers[t].size()));
+    for (const int32_t tensor : table_.transfers[t]) transfersOf_.at(static_cast<size_t>(tensor)).push_back(static_cast<int>(t));
+  }
+  for (const ChunkSpec& chunk : table_.chunks) {
+    if (chunk.program >= static_cast<int32_t>(table_.programs.size()) || chunk.transfer < 0 ||
+        chunk.transfer >= static_cast<int32_t>(table_.transfers.size())) {
+      throw std::invalid_argument("a chunk names a program or a transfer that does not exist");
+    }
+    TensorState& tensor = tensors_.at(static_cast<size_t>(chunk.tensor));
+    if (chunk.offset < 0 || chunk.nbytes < 0 ||
+        chunk.offset + chunk.nbytes > table_.tensors[static_cast<size_t>(chunk.tensor)].nbytes) {
+      throw std::invalid_argument("a chunk reaches outside its tensor");
+    }
+    if (chunk.program >= 0) ++tensor.chunks;
+  }
+  for (TensorState& tensor : tensors_) tensor.left[0] = tensor.left[1] = tensor.chunks;
+}
+
+void Job::setRule(Rule rule, uint32_t flags) {
+  rule_ = rule;
+  flags_ = flags;
+}
+
+void Job::addLink(Node peer, int lane, int fd) {
+  Shard& shard = shardOf(lane);
+  shard.loop().runAndWait([&] { shard.addLink(peer, lane, fd); });
+}
+
+void Job::start() {
+  started_ = true;
+  for (auto& shard : shards_) shard->loop().runAndWait([&] { shard->start(); });
+}
+
+void Job::requireTensor(int tensor, const char* what) const {
+  if (tensor < 0 || static_cast<size_t>(tensor) >= tensors_.size()) {
+    throw std::out_of_range(std::string(what) + ": there is no tensor " + std::to_string(tensor));
+  }
+}
+
+void Job::bind(int tensor, std::byte* memory) {
+  requireTensor(tensor, "bind");
+  tensors_[static_cast<size_t>(tensor)].bound = memory;
+}
+
+void Job::put(int tensor, int slot, const std::byte* memory, uint32_t step) {
+  requireTensor(tensor, "put");
+  const auto nbytes = static_cast<size_t>(table_.tensors[static_cast<size_t>(tensor)].nbytes);
+  auto values = std::make_shared<std::vector<std::byte>>(memory, memory + nbytes);
+  for (auto& shard : shards_) {
+    shard->loop().post([&s = *shard, tensor, slot, values, step] { s.put(tensor, slot, values, step); });
+  }
+}
+
+int Job::get(int tensor, int slot, std::byte* memory, Iteration version) {
+  requireTensor(tensor, "get");
+  int ticket = 0;
+  {
+    std::lock_guard lock(mutex_);
+    ticket = nextTicket_++;
+    tickets_[ticket] = {tensors_[static_cast<size_t>(tensor)].chunks, false};
+  }
+  for (auto& shard : shards_) {
+    shard->loop().post([&s = *shard, ticket, tensor, slot, memory, version] { s.get(ticket, tensor, slot, memory, version); });
+  }
+  return ticket;
+}
+
+void Job::gotChunk(int ticket, bool absent, uint32_t step, int tensor) {
+  tensors_[static_cast<size_t>(tensor)].step = step;
+  std::lock_guard lock(mutex_);
+  const auto found = tickets_.find(ticket);
+  if (found == tickets_.end()) return;
+  found->second.absent |= absent;
+  if (--found->second.chunksLeft == 0) changed_.notify_all();
+}
+
+Got Job::waitGet(int ticket, double seconds) {
+  std::unique_lock lock(mutex_);
+  const auto found = tickets_.find(ticket);
+  if (found == tickets_.end()) throw std::out_of_range("wait_get: there is no ticket " + std::to_string(ticket));
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                    [&] { return failure_.has_value() || found->second.chunksLeft == 0; });
+  if (found->second.chunksLeft > 0) return Got::TimedOut;
+  const bool absent = found->second.absent;
+  tickets_.erase(found);
+  return absent ? Got::Absent : Got::Value;
+}
+
+uint32_t Job::getStep(int tensor) const {
+  requireTensor(tensor, "get_step");
+  return tensors_[static_cast<size_t>(tensor)].step;
+}
+
+void Job::hyper(Iteration iteration, int group, const Hyper& values) {
+  for (auto& shard : shards_) {
+    shard->loop().post([&s = *shard, iteration, group, values] { s.sendHyper(iteration, group, values); });
+  }
+}
+
+void Job::submit(int tensor, Iteration iteration, const std::byte* memory) {
+  requireTensor(tensor, "submit");
+  TensorState& state = tensors_[static_cast<size_t>(tensor)];
+  if (state.completed + 1 != iteration) {
+    throw std::logic_error("tensor " + std::to_string(tensor) + " is submitted for iteration " +
+                           std::to_string(iteration) + " but has completed " + std::to_string(state.completed));
+  }
+  current_ = iteration;
+  state.local[iteration % 2] = const_cast<std::byte*>(memory);
+  state.gone[iteration % 2] = memory == nullptr;
+  std::vector<int> ready;
+  {
+    std::lock_guard lock(submitMutex_);
+    for (const int transfer : transfersOf_[static_cast<size_t>(tensor)]) {
+      int& missing = missing_[static_cast<size_t>(transfer)];
+      if (--missing > 0) continue;
+      missing = static_cast<int>(table_.transfers[static_cast<size_t>(transfer)].size());
+      if (table_.windows[static_cast<size_t>(transfer)] != 0 && backwardDone_ < iteration) {
+        held_.push_back(transfer);
+      } else {
+        ready.push_back(transfer);
+      }
+    }
+  }
+  for (const int transfer : ready) sendTransfer(transfer, iteration);
+}
+
+void Job::sendTransfer(int transfer, Iteration iteration) {
+  for (auto& shard : shards_) {
+    shard->loop().post([&s = *shard, transfer, iteration] { s.fetch(transfer, iteration); });
+  }
+}
+
+void Job::backwardDone(Iteration iteration) {
+  std::vector<int> ready;
+  {
+    std::lock_guard lock(submitMutex_);
+    backwardDone_ = iteration;
+    ready.swap(held_);
+  }
+  for (const int transfer : ready) sendTransfer(transfer, iteration);
+  for (auto& shard : shards_) shard->loop().post([&s = *shard] { s.openWindows(); });
+}
+
+void Job::release(Iteration iteration) {
+  released_ = iteration;
+  for (auto& shard : shards_) shard->loop().post([&s = *shard] { s.openReleases(); });
+}
+
+void Job::chunkComplete(int tensor, Iteration iteration, bool present) {
+  TensorState& state = tensors_[static_cast<size_t>(tensor)];
+  const size_t parity = iteration % 2;
+  if (present) state.present[parity] = true;
+  if (--state.left[parity] > 0) return;
+  state.left[parity] = state.chunks;
+  state.wasAbsent = !state.present[parity].exchange(false);
+  state.completed = iteration;
+  if (waiters_ > 0) {
+    std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  }
+}
+
+Waited Job::wait(const std::vector<int>& tensors, Iteration iteration, double seconds) {
+  for (const int tensor : tensors) requireTensor(tensor, "wait");
+  const auto done = [&] {
+    for (const int tensor : tensors) {
+      if (tensors_[static_cast<size_t>(tensor)].completed < iteration) return false;
+    }
+    return true;
+  };
+  if (done()) return Waited::Done;
+  ++waiters_;
+  std::unique_lock lock(mutex_);
+  bool finished = false;
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
+    finished = done();
+    return finished || failure_.has_value();
+  });
+  --waiters_;
+  if (finished) return Waited::Done;
+  return failure_.has_value() ? Waited::Failed : Waited::TimedOut;
+}
+
+Iteration Job::completed(int tensor) const {
+  requireTensor(tensor, "completed");
+  return tensors_[static_cast<size_t>(tensor)].completed;
+}
+
+bool Job::absent(int tensor) const {
+  requireTensor(tensor, "absent");
+  return tensors_[static_cast<size_t>(tensor)].wasAbsent;
+}
+
+std::optional<Failure> Job::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Job::fail(Node peer, const std::string& reason) { failAt(peer, reason, current_); }
+
+void Job::failAt(Node peer, const std::string& reason, Iteration step) {
+  const Failure failure{peer, reason, step};
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_.has_value()) return;
+    failure_ = failure;
+    changed_.notify_all();
+  }
+  for (auto& shard : shards_) shard->loop().post([&s = *shard, failure] { s.abort(failure); });
+}
+
+std::vector<Event> Job::events() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(events_, {});
+}
+
+std::vector<Path> Job::paths() {
+  std::vector<Path> result;
+  for (auto& shard : shards_) {
+    shard->loop().runAndWait([&] {
+      const auto some = shard->paths();
+      result.insert(result.end(), some.begin(), some.end());
+    });
+  }
+  return result;
+}
+
+void Job::close() {
+  if (std::exchange(closed_, true)) return;
+  const bool failed = failure().has_value();
+  const auto until = std::chrono::steady_clock::now() + (failed ? kGoodbye / 4 : kGoodbye);
+  if (started_) {
+    for (auto& shard : shards_) {
+      if (!failed) shard->loop().runAndWait([&] { shard->sayBye(); });
+    }
+    for (auto& shard : shards_) {
+      for (bool drained = false; !drained && std::chrono::steady_clock::now() < until;) {
+        shard->loop().runAndWait([&] { drained = shard->drained(); });
+        if (!drained) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+  for (auto& shard : shards_) shard->loop().runAndWait([&] { shard->stop(); });
+}
+
+}  // namespace dovetail

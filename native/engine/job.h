@@ -1,0 +1,152 @@
+// One job on one node, as its caller sees it: submit, wait, release. Work happens in shards, one a
+// loop thread; this class is what they share.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/table.h"
+#include "net/loop.h"
+#include "net/socket.h"
+#include "reduce/optimize.h"
+
+namespace dovetail {
+
+class Shard;
+
+struct JobOptions {
+  std::string name;
+  Node node = 0;
+  std::vector<std::string> labels;  // One a node, for messages.
+  int contributors = 1;             // The mean is over this many.
+  bool deterministic = false;       // Add in rank order, whatever the order of arrival.
+  double timeoutSeconds = 0;        // A peer silent for longer is lost; 0 = never.
+  int credit = 0;                   // Bytes a link may have waiting in the kernel.
+  bool trace = false;
+};
+
+struct Failure {
+  Node peer;
+  std::string reason;
+  Iteration step;
+};
+
+struct Event {
+  uint8_t kind;  // 0 send, 1 receive, 2 update
+  int32_t tensor;
+  uint32_t chunk;
+  Node peer;
+  Iteration iteration;
+  int64_t start, end;  // CLOCK_MONOTONIC nanoseconds
+  int64_t nbytes;
+  Priority priority;
+};
+
+struct Counters {
+  std::atomic<uint64_t> bytesSent{0}, bytesReceived{0}, framesSent{0}, framesReceived{0}, chunksSummed{0}, updates{0};
+};
+
+enum class Waited { Done, TimedOut, Failed };
+enum class Got { TimedOut = 0, Value = 1, Absent = 2 };
+
+struct Path {
+  Node peer;
+  int lane;
+  PathInfo info;
+};
+
+class Job {
+ public:
+  Job(std::vector<Loop*> loops, JobOptions options);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Before start, one thread.
+  void setTable(Table table);
+  void setRule(Rule rule, uint32_t flags);
+  void addLink(Node peer, int lane, int fd);  // Owns fd. After start only for guests.
+  void start();
+
+  // Any thread; none of them blocks unless it says so.
+  void bind(int tensor, std::byte* memory);
+  void put(int tensor, int slot, const std::byte* memory, uint32_t step);
+  int get(int tensor, int slot, std::byte* memory, Iteration version);
+  Got waitGet(int ticket, double seconds);  // Blocks.
+  uint32_t getStep(int tensor) const;
+  void hyper(Iteration iteration, int group, const Hyper& values);
+  void submit(int tensor, Iteration iteration, const std::byte* memory);  // Null = absent.
+  void backwardDone(Iteration iteration);
+  void release(Iteration iteration);
+  Waited wait(const std::vector<int>& tensors, Iteration iteration, double seconds);  // Blocks.
+  Iteration completed(int tensor) const;
+  bool absent(int tensor) const;
+  std::optional<Failure> failure() const;
+  void fail(Node peer, const std::string& reason);
+  std::vector<Event> events();
+  std::vector<Path> paths();  // Blocks for a moment.
+  const Counters& counters() const { return counters_; }
+  void close();  // Blocks until goodbyes are said, 2 s at most; idempotent.
+
+ private:
+  friend class Shard;
+
+  struct TensorState {
+    std::byte* bound = nullptr;                   // Guarded by mutex_ until start, then written before use.
+    std::byte* local[2] = {nullptr, nullptr};     // Set before the shards are told.
+    bool gone[2] = {false, false};                // Absent here this iteration.
+    std::atomic<int> left[2] = {0, 0};            // Chunks not yet complete.
+    std::atomic<bool> present[2] = {false, false};
+    std::atomic<Iteration> completed{0};
+    std::atomic<bool> wasAbsent{false};
+    std::atomic<uint32_t> step{0};
+    int chunks = 0;
+  };
+  struct Ticket {
+    int chunksLeft = 0;
+    bool absent = false;
+  };
+
+  void failAt(Node peer, const std::string& reason, Iteration step);
+  void chunkComplete(int tensor, Iteration iteration, bool present);   // Shards.
+  void gotChunk(int ticket, bool absent, uint32_t step, int tensor);   // Shards.
+  void sendTransfer(int transfer, Iteration iteration);
+  void requireTensor(int tensor, const char* what) const;
+  Shard& shardOf(int lane) { return *shards_[static_cast<size_t>(lane) % shards_.size()]; }
+
+  const std::vector<Loop*> loops_;
+  const JobOptions options_;
+  Table table_;  // Constant after start.
+  Rule rule_ = Rule::Mean;
+  uint32_t flags_ = 0;
+  std::vector<std::unique_ptr<Shard>> shards_;  // One a loop; constant after construction.
+  std::vector<TensorState> tensors_;
+  std::vector<std::vector<int>> transfersOf_;  // Tensor -> transfers.
+  std::vector<int> missing_;                   // Transfer -> tensors not submitted. Guarded by submitMutex_.
+  std::vector<int> held_;                      // Ready, but the window is closed. Guarded by submitMutex_.
+  std::mutex submitMutex_;
+  std::atomic<Iteration> current_{0};
+  std::atomic<Iteration> backwardDone_{0};
+  std::atomic<Iteration> released_{0};
+  bool started_ = false;
+  bool closed_ = false;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<int> waiters_{0};
+  std::optional<Failure> failure_;   // Guarded by mutex_.
+  std::map<int, Ticket> tickets_;    // Guarded by mutex_.
+  int nextTicket_ = 1;               // Guarded by mutex_.
+  std::vector<Event> events_;        // Guarded by mutex_.
+  Counters counters_;
+};
+
+}  // namespace dovetail

@@ -1,0 +1,381 @@
+// Links and frames: what arrives is put in its place, what is due is sent, who falls silent is lost.
+#include "engine/shard.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#include "base/clock.h"
+
+namespace dovetail {
+
+namespace {
+constexpr Priority kFirst = std::numeric_limits<Priority>::min();
+constexpr Priority kLast = std::numeric_limits<Priority>::max();
+constexpr int64_t kBeat = kSecond;
+}  // namespace
+
+void Shard::addLink(Node peer, int lane, int fd) {
+  Peer& entry = peers_[{peer, lane}];
+  entry.link = std::make_unique<Link>(loop_, *this, fd, peer, lane, job_.options_.credit);
+  if (lastTurn_ != 0) entry.link->start();  // A guest that came while the job is running.
+}
+
+void Shard::start() {
+  const Table& table = job_.table_;
+  chunks_.resize(table.chunks.size());
+  ofTransfer_.resize(table.transfers.size());
+  ofTensor_.resize(table.tensors.size());
+  for (ChunkId id = 0; id < table.chunks.size(); ++id) {
+    const ChunkSpec& spec = table.chunks[id];
+    if (spec.program < 0 || &job_.shardOf(spec.lane) != this) continue;
+    const TensorSpec& tensor = table.tensors[static_cast<size_t>(spec.tensor)];
+    auto chunk = std::make_unique<Chunk>();
+    chunk->spec = spec;
+    chunk->type = tensor.type;
+    chunk->group = tensor.group;
+    chunk->count = static_cast<size_t>(spec.nbytes) / sizeOf(tensor.type);
+    chunks_[id] = std::move(chunk);
+    ofTransfer_[static_cast<size_t>(spec.transfer)].push_back(id);
+    ofTensor_[static_cast<size_t>(spec.tensor)].push_back(id);
+  }
+  lastTurn_ = nowNs();
+  loop_.addTurnListener(this);
+  for (auto& [key, peer] : peers_) peer.link->start();
+}
+
+void Shard::stop() {
+  loop_.removeTurnListener(this);
+  for (auto& [key, peer] : peers_) peer.link->close();
+  peers_.clear();
+  chunks_.clear();
+}
+
+bool Shard::drained() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    const Peer& peer = entry.second;
+    return peer.link->closed() || (peer.queue.empty() && peer.link->idle());
+  });
+}
+
+void Shard::sayBye() {
+  for (auto& [key, peer] : peers_) peer.queue.push(kLast, {.kind = Kind::Bye}, nullptr);
+  flush();
+}
+
+void Shard::failJob(Node peer, const std::string& reason) {
+  failed_ = true;
+  job_.fail(peer, reason);
+}
+
+void Shard::abort(const Failure& failure) {
+  failed_ = true;
+  if (aborted_) return;
+  aborted_ = true;
+  auto reason = std::make_shared<std::vector<std::byte>>(failure.reason.size());
+  std::memcpy(reason->data(), failure.reason.data(), failure.reason.size());
+  for (auto& [key, peer] : peers_) {
+    peer.queue.clear();
+    if (key.first == failure.peer || peer.link->closed()) continue;
+    peer.owned.push_back(reason);
+    peer.queue.push(kFirst,
+                    {.length = static_cast<uint32_t>(reason->size()),
+                     .chunk = static_cast<uint32_t>(failure.peer),
+                     .iteration = failure.step,
+                     .kind = Kind::Abort},
+                    reason->data());
+  }
+  flush();
+}
+
+std::vector<Path> Shard::paths() const {
+  std::vector<Path> result;
+  for (const auto& [key, peer] : peers_) result.push_back({key.first, key.second, pathInfo(peer.link->fd())});
+  return result;
+}
+
+void Shard::setHyper(Iteration iteration, int group, const Hyper& values) {
+  Hypers& entry = hypers_[iteration % hypers_.size()];
+  if (entry.iteration != iteration) entry = {iteration, {}};
+  const auto index = static_cast<size_t>(group);
+  if (entry.groups.size() <= index) entry.groups.resize(index + 1);
+  entry.groups[index] = {true, values};
+}
+
+void Shard::sendHyper(Iteration iteration, int group, const Hyper& values) {
+  setHyper(iteration, group, values);
+  auto copy = std::make_shared<std::vector<std::byte>>(sizeof(double) * 7);
+  const double v[7] = {values.lr,    values.momentum, values.dampening, values.weightDecay,
+                       values.beta1, values.beta2,    values.eps};
+  std::memcpy(copy->data(), v, sizeof v);
+  for (auto& [key, peer] : peers_) {
+    if (peer.left) continue;
+    peer.owned.push_back(copy);
+    // Ahead of every gradient of this iteration on the same link, whatever their priority.
+    peer.queue.push(kFirst,
+                    {.length = sizeof v, .chunk = static_cast<uint32_t>(group), .iteration = iteration, .kind = Kind::Hyper},
+                    copy->data());
+  }
+  flush();
+}
+
+void Shard::send(Node node, int lane, Priority priority, const Header& header, const std::byte* payload) {
+  const auto found = peers_.find({node, lane});
+  if (found == peers_.end()) return failJob(node, "is not connected");
+  if (found->second.left) return failJob(node, "has left the job");
+  found->second.queue.push(priority, header, payload);
+}
+
+void Shard::flush() {
+  for (auto& [key, peer] : peers_) {
+    if (!peer.queue.empty() && peer.link->idle()) peer.link->pump();
+  }
+}
+
+bool Shard::nextFrame(Link& link, OutFrame& frame) {
+  Peer& peer = peers_.at({link.peer(), link.lane()});
+  Outgoing item;
+  if (!peer.queue.pop(item)) {
+    peer.owned.clear();
+    return false;
+  }
+  if (item.header.kind == Kind::Value) item.payload = copyForValue(peer, item.header);
+  frame = {.header = item.header, .payload = item.payload, .priority = item.priority};
+  return true;
+}
+
+void Shard::frameSent(Link& link, const OutFrame& frame) {
+  const Header& header = frame.header;
+  job_.counters_.bytesSent.fetch_add(sizeof(Header) + header.length, std::memory_order_relaxed);
+  job_.counters_.framesSent.fetch_add(1, std::memory_order_relaxed);
+  if (header.kind != Kind::Partial && header.kind != Kind::Result) return;
+  Chunk& chunk = *chunks_[header.chunk];
+  if (job_.options_.trace) {
+    events_.push_back({0, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, frame.started, nowNs(),
+                       header.length, frame.priority});
+  }
+  Slot& slot = chunk.slots[header.iteration % 2];
+  if (slot.iteration != header.iteration || --slot.sending > 0) return;
+  advance(header.chunk, slot);
+}
+
+bool Shard::fits(const Header& header) const {
+  return header.chunk < chunks_.size() && chunks_[header.chunk] != nullptr &&
+         (header.length == 0 || header.length == static_cast<uint64_t>(chunks_[header.chunk]->spec.nbytes));
+}
+
+std::byte* Shard::placeFor(Link& link, const Header& header) {
+  const auto scratch = [&] {
+    link.scratch().reserve(header.length);
+    return link.scratch().data();
+  };
+  if (failed_) return scratch();
+  switch (header.kind) {
+    case Kind::Partial:
+      return isGuest(link.peer()) || !fits(header) ? nullptr : placeForPartial(link, header);
+    case Kind::Result:
+      return isGuest(link.peer()) || !fits(header) ? nullptr : placeForResult(header);
+    case Kind::Put:
+      return isGuest(link.peer()) || !fits(header) ? nullptr : masterSlot(*chunks_[header.chunk], header.slot);
+    case Kind::Value: {
+      const auto found = gets_.find({header.chunk, header.slot});
+      if (!fits(header) || found == gets_.end()) return nullptr;
+      return found->second.memory + chunks_[header.chunk]->spec.offset;
+    }
+    case Kind::Hyper:
+      return header.length == sizeof(double) * 7 ? scratch() : nullptr;
+    case Kind::Abort:
+      return header.length <= 4096 ? scratch() : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+std::byte* Shard::placeForPartial(Link& link, const Header& header) {
+  Slot* slot = openSlot(header.chunk, header.iteration);
+  if (slot == nullptr) return nullptr;
+  Chunk& chunk = *chunks_[header.chunk];
+  const bool wide = sizeOf(chunk.type) == sumSizeOf(chunk.type);
+  if (wide && slot->sum == SumState::Empty && mayAdd(chunk, *slot, link.peer())) {
+    slot->buffer.reserve(header.length);  // The first arrival becomes the sum where it lands.
+    slot->sum = SumState::Filling;
+    slot->filling = link.peer();
+    return slot->buffer.data();
+  }
+  link.scratch().reserve(header.length);
+  return link.scratch().data();
+}
+
+std::byte* Shard::placeForResult(const Header& header) {
+  Chunk& chunk = *chunks_[header.chunk];
+  Slot& slot = chunk.slots[header.iteration % 2];
+  if (slot.iteration != header.iteration || !slot.fetched || slot.resultHere) return nullptr;
+  std::byte* place = nullptr;
+  if (job_.rule_ == Rule::Mean || job_.released_ >= slot.iteration) {
+    place = callersMemory(chunk, slot);
+    slot.valueIsCallers = place != nullptr;
+  }
+  if (place == nullptr) {
+    slot.buffer.reserve(header.length);
+    place = slot.buffer.data();
+  }
+  slot.value = place;
+  return place;
+}
+
+void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
+  job_.counters_.bytesReceived.fetch_add(sizeof(Header) + header.length, std::memory_order_relaxed);
+  job_.counters_.framesReceived.fetch_add(1, std::memory_order_relaxed);
+  if (failed_ && header.kind != Kind::Abort) return;
+  switch (header.kind) {
+    case Kind::Partial:
+    case Kind::Result:
+      if (isGuest(link.peer()) || !fits(header)) break;
+      if (job_.options_.trace) {
+        const Chunk& chunk = *chunks_[header.chunk];
+        events_.push_back({1, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, started, nowNs(),
+                           header.length, header.kind == Kind::Partial ? chunk.spec.push : chunk.spec.pull});
+      }
+      return header.kind == Kind::Partial ? partialArrived(link, header) : resultArrived(header);
+    case Kind::Ask: {
+      Slot* slot = isGuest(link.peer()) || !fits(header) ? nullptr : &chunks_[header.chunk]->slots[header.iteration % 2];
+      if (slot == nullptr || slot->iteration != header.iteration) break;
+      slot->askers.push_back(link.peer());
+      advance(header.chunk, *slot);
+      return;
+    }
+    case Kind::Put:
+      if (!fits(header)) break;
+      return putArrived(header);
+    case Kind::Get:
+      if (!fits(header) || header.slot > 2) break;
+      return serveGet(header.chunk, link.peer(), header.slot, header.iteration);
+    case Kind::Value: {
+      const auto found = gets_.find({header.chunk, header.slot});
+      if (!fits(header) || found == gets_.end()) break;
+      const int ticket = found->second.ticket;
+      gets_.erase(found);
+      return job_.gotChunk(ticket, (header.flags & kAbsent) != 0, header.iteration, chunks_[header.chunk]->spec.tensor);
+    }
+    case Kind::Hyper:
+      return hyperArrived(link, header);
+    case Kind::Beat:
+      return;
+    case Kind::Abort: {
+      const std::string reason(reinterpret_cast<const char*>(link.scratch().data()), header.length);
+      failed_ = true;
+      return job_.failAt(static_cast<Node>(header.chunk), reason, header.iteration);
+    }
+    case Kind::Bye:
+      return byeArrived(link);
+  }
+  failJob(link.peer(), "sent a frame that does not fit the job");
+}
+
+void Shard::partialArrived(Link& link, const Header& header) {
+  Slot* slot = openSlot(header.chunk, header.iteration);
+  const Node from = link.peer();
+  if (slot == nullptr || std::find(slot->from.begin(), slot->from.end(), from) != slot->from.end()) {
+    return failJob(from, "sent a gradient for an iteration that is not due");
+  }
+  Chunk& chunk = *chunks_[header.chunk];
+  if ((header.flags & kAbsent) == 0) {
+    slot->present = true;
+    if (slot->sum == SumState::Filling && slot->filling == from) {
+      slot->sum = SumState::Ready;
+    } else if (mayAdd(chunk, *slot, from)) {
+      contribute(chunk, *slot, from, link.scratch().data());
+    } else {
+      slot->early.push_back({from, std::move(link.scratch())});
+      link.scratch() = Buffer();
+    }
+  }
+  slot->from.push_back(from);
+  drainEarly(chunk, *slot);
+  advance(header.chunk, *slot);
+}
+
+void Shard::resultArrived(const Header& header) {
+  Slot& slot = chunks_[header.chunk]->slots[header.iteration % 2];
+  if (slot.iteration != header.iteration || slot.resultHere) return;
+  slot.resultHere = true;
+  slot.present = (header.flags & kAbsent) == 0;
+  chunks_[header.chunk]->finished = header.iteration;
+  advance(header.chunk, slot);
+}
+
+void Shard::hyperArrived(Link& link, const Header& header) {
+  double v[7];
+  std::memcpy(v, link.scratch().data(), sizeof v);
+  const Hyper values{v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
+  const Hypers& entry = hypers_[header.iteration % hypers_.size()];
+  const auto group = static_cast<size_t>(header.chunk);
+  if (group > 65535) return failJob(link.peer(), "sent a frame that does not fit the job");
+  if (entry.iteration == header.iteration && group < entry.groups.size() && entry.groups[group].first &&
+      !(entry.groups[group].second == values)) {
+    char text[160];
+    std::snprintf(text, sizeof text, "uses other hyperparameters than its peers (group %zu: lr %g against %g)", group,
+                  values.lr, entry.groups[group].second.lr);
+    return failJob(link.peer(), text);
+  }
+  setHyper(header.iteration, static_cast<int>(group), values);
+}
+
+void Shard::byeArrived(Link& link) {
+  peers_.at({link.peer(), link.lane()}).left = true;
+  for (const auto& chunk : chunks_) {
+    if (chunk == nullptr) continue;
+    for (const Slot& slot : chunk->slots) {
+      if (slot.iteration != 0 && needs(slot, programOf(*chunk), link.peer())) {
+        return failJob(link.peer(), "has left the job");
+      }
+    }
+  }
+}
+
+void Shard::linkLost(Link& link, const std::string& reason) {
+  Peer& peer = peers_.at({link.peer(), link.lane()});
+  peer.queue.clear();
+  if (peer.left) return;
+  peer.left = true;
+  if (!isGuest(link.peer())) failJob(link.peer(), reason);
+}
+
+void Shard::checkPeers(int64_t now) {
+  // After a pause of this process itself the peers' words are still in the kernel: hear them first.
+  const bool slept = now - lastTurn_ > kSecond;
+  lastTurn_ = now;
+  const auto timeout = static_cast<int64_t>(job_.options_.timeoutSeconds * kSecond);
+  for (auto& [key, peer] : peers_) {
+    Link& link = *peer.link;
+    if (link.closed()) continue;
+    if (now - link.lastSent() > kBeat && link.idle() && peer.queue.empty()) {
+      peer.queue.push(kFirst, {.kind = Kind::Beat}, nullptr);
+    }
+    if (timeout > 0 && !slept && !peer.left && now - link.lastReceived() > timeout) {
+      char text[64];
+      std::snprintf(text, sizeof text, "silent for %.1f s", static_cast<double>(now - link.lastReceived()) / kSecond);
+      link.close();
+      linkLost(link, text);
+    }
+  }
+}
+
+void Shard::onTurn(int64_t now) {
+  while (!failed_ && !ready_.empty()) {
+    const Ready next = ready_.top();
+    ready_.pop();
+    Slot& slot = chunks_[next.chunk]->slots[next.iteration % 2];
+    if (slot.iteration == next.iteration) finish(next.chunk, slot);
+  }
+  checkPeers(now);
+  flush();
+  if (!events_.empty()) {
+    std::lock_guard lock(job_.mutex_);
+    job_.events_.insert(job_.events_.end(), events_.begin(), events_.end());
+    events_.clear();
+  }
+}
+
+}  // namespace dovetail

@@ -1,0 +1,134 @@
+// A job's share on one loop thread: its links, and the chunks of its lanes. Shares nothing with
+// other shards, so no step takes a lock.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/chunk.h"
+#include "engine/job.h"
+#include "net/link.h"
+#include "sched/send_queue.h"
+
+namespace dovetail {
+
+class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unless said.
+ public:
+  Shard(Job& job, Loop& loop) : job_(job), loop_(loop) {}
+  ~Shard() override = default;
+
+  Loop& loop() { return loop_; }  // Any thread.
+
+  void addLink(Node peer, int lane, int fd);
+  void start();
+  void stop();
+  bool drained() const;  // Nothing left to write.
+  void sayBye();
+  void abort(const Failure& failure);
+  std::vector<Path> paths() const;
+
+  // What the job asks for.
+  void fetch(int transfer, Iteration iteration);
+  void openWindows();    // The backward pass is over.
+  void openReleases();   // Results may be written to bound memory.
+  void setHyper(Iteration iteration, int group, const Hyper& values);
+  void sendHyper(Iteration iteration, int group, const Hyper& values);  // And set it here.
+  void put(int tensor, int slot, std::shared_ptr<std::vector<std::byte>> values, uint32_t step);
+  void get(int ticket, int tensor, int slot, std::byte* memory, Iteration version);
+
+  // LinkOwner.
+  bool nextFrame(Link& link, OutFrame& frame) override;
+  void frameSent(Link& link, const OutFrame& frame) override;
+  std::byte* placeFor(Link& link, const Header& header) override;
+  void frameArrived(Link& link, const Header& header, int64_t started) override;
+  void linkLost(Link& link, const std::string& reason) override;
+  void onTurn(int64_t now) override;
+
+ private:
+  struct Peer {
+    std::unique_ptr<Link> link;
+    SendQueue queue;
+    bool left = false;  // It said goodbye.
+    Buffer copy;        // Payload of a Value frame: the master may change while it is sent.
+    std::vector<std::shared_ptr<std::vector<std::byte>>> owned;  // Payloads of Put frames, freed when all are sent.
+  };
+  using Key = std::pair<Node, int>;  // peer, lane
+  struct Hypers {
+    Iteration iteration = 0;
+    std::vector<std::pair<bool, Hyper>> groups;
+  };
+  struct Ready {
+    Priority priority;
+    ChunkId chunk;
+    Iteration iteration;
+    bool operator<(const Ready& other) const {
+      return priority != other.priority ? priority > other.priority : chunk > other.chunk;
+    }
+  };
+
+  // steps.cc: the interpreter.
+  Slot* openSlot(ChunkId id, Iteration iteration);  // Null: the iteration does not fit.
+  void advance(ChunkId id, Slot& slot);
+  bool runStep(ChunkId id, Slot& slot, const Step& step);  // False: it has to wait.
+  void finish(ChunkId id, Slot& slot);
+  void updateMaster(Chunk& chunk, Slot& slot);
+  void deliver(ChunkId id, Slot& slot);
+  void contribute(Chunk& chunk, Slot& slot, Node from, const std::byte* values);
+  void drainEarly(Chunk& chunk, Slot& slot);
+  bool mayAdd(const Chunk& chunk, const Slot& slot, Node from) const;
+  void sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers);
+  std::byte* callersMemory(const Chunk& chunk, const Slot& slot) const;
+
+  // shard.cc: frames.
+  std::byte* placeForPartial(Link& link, const Header& header);
+  std::byte* placeForResult(const Header& header);
+  void partialArrived(Link& link, const Header& header);
+  void resultArrived(const Header& header);
+  void hyperArrived(Link& link, const Header& header);
+  void byeArrived(Link& link);
+  bool fits(const Header& header) const;
+  void send(Node peer, int lane, Priority priority, const Header& header, const std::byte* payload);
+  void flush();
+  void failJob(Node peer, const std::string& reason);
+  void checkPeers(int64_t now);
+  bool isGuest(Node node) const { return node >= static_cast<Node>(job_.options_.labels.size()); }
+  bool needs(const Slot& slot, const Program& program, Node peer) const;
+
+  // masters.cc: the root's copies.
+  std::byte* masterSlot(Chunk& chunk, int slot);
+  void putArrived(const Header& header);
+  void serveGet(ChunkId id, Node peer, int slot, Iteration version);
+  void serveWaitingGets(ChunkId id);
+  Node rootOf(const Chunk& chunk) const;
+  const std::byte* copyForValue(Peer& peer, Header& header);
+
+  const Program& programOf(const Chunk& chunk) const {
+    return job_.table_.programs[static_cast<size_t>(chunk.spec.program)];
+  }
+
+  Job& job_;
+  Loop& loop_;
+  std::map<Key, Peer> peers_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;     // By id; null where another shard or node owns it.
+  std::vector<std::vector<ChunkId>> ofTransfer_;   // Transfer -> chunks here.
+  std::vector<std::vector<ChunkId>> ofTensor_;
+  std::array<Hypers, 4> hypers_;
+  std::priority_queue<Ready> ready_;  // Sums that are complete: the receive side's priority queue.
+  std::vector<std::pair<ChunkId, Iteration>> atWindow_, atRelease_;
+  struct PendingGet {
+    int ticket;
+    std::byte* memory;
+  };
+  std::map<std::pair<ChunkId, int>, PendingGet> gets_;
+  std::vector<Event> events_;
+  int64_t lastTurn_ = 0;
+  bool failed_ = false;   // No step runs any more; what still arrives is thrown away.
+  bool aborted_ = false;  // The others have been told.
+};
+
+}  // namespace dovetail

@@ -1,0 +1,19 @@
+// One socket option or question a function.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace dovetail {
+
+void prepareSocket(int fd, int notSentLowat);  // Non-blocking, no delay, short kernel backlog, keepalive.
+size_t notSent(int fd);                        // Bytes in the kernel that have not left yet.
+std::string errorText(int error);
+
+struct PathInfo {
+  double rttSeconds = 0;
+  double bandwidth = 0;  // Bytes per second the kernel has seen delivered; 0 = unknown.
+};
+PathInfo pathInfo(int fd);
+
+}  // namespace dovetail

@@ -1,0 +1,94 @@
+#include "reduce/sum.h"
+
+#include <cstring>
+
+#include "reduce/clones.h"
+#include "reduce/half.h"
+
+namespace dovetail {
+
+namespace {
+
+template <typename T>
+T* as(std::byte* p) {
+  return reinterpret_cast<T*>(p);
+}
+template <typename T>
+const T* as(const std::byte* p) {
+  return reinterpret_cast<const T*>(p);
+}
+
+DOVETAIL_CLONES void addF32(float* __restrict sum, const float* __restrict v, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] += v[i];
+}
+DOVETAIL_CLONES void addF64(double* __restrict sum, const double* __restrict v, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] += v[i];
+}
+DOVETAIL_CLONES void scaleF32(float* out, const float* sum, size_t n, float factor) {
+  for (size_t i = 0; i < n; ++i) out[i] = sum[i] * factor;
+}
+DOVETAIL_CLONES void scaleF64(double* out, const double* sum, size_t n, double factor) {
+  for (size_t i = 0; i < n; ++i) out[i] = sum[i] * factor;
+}
+DOVETAIL_CLONES void addBf16(float* __restrict sum, const uint16_t* __restrict v, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] += fromBf16(v[i]);
+}
+DOVETAIL_CLONES void widenBf16(float* __restrict sum, const uint16_t* __restrict v, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] = fromBf16(v[i]);
+}
+DOVETAIL_CLONES void addF16(float* __restrict sum, const uint16_t* __restrict v, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] += fromF16(v[i]);
+}
+DOVETAIL_CLONES void widenF16(float* __restrict sum, const uint16_t* __restrict v, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] = fromF16(v[i]);
+}
+DOVETAIL_CLONES void narrowBf16(uint16_t* __restrict out, const float* __restrict sum, size_t n, float factor) {
+  for (size_t i = 0; i < n; ++i) out[i] = toBf16(sum[i] * factor);
+}
+DOVETAIL_CLONES void narrowF16(uint16_t* __restrict out, const float* __restrict sum, size_t n, float factor) {
+  for (size_t i = 0; i < n; ++i) out[i] = toF16(sum[i] * factor);
+}
+
+}  // namespace
+
+void startSum(DType type, std::byte* sum, const std::byte* values, size_t count) {
+  switch (type) {
+    case DType::F32:
+    case DType::F64:
+      std::memcpy(sum, values, count * sizeOf(type));
+      return;
+    case DType::BF16:
+      return widenBf16(as<float>(sum), as<uint16_t>(values), count);
+    case DType::F16:
+      return widenF16(as<float>(sum), as<uint16_t>(values), count);
+  }
+}
+
+void addTo(DType type, std::byte* sum, const std::byte* values, size_t count) {
+  switch (type) {
+    case DType::F32:
+      return addF32(as<float>(sum), as<float>(values), count);
+    case DType::F64:
+      return addF64(as<double>(sum), as<double>(values), count);
+    case DType::BF16:
+      return addBf16(as<float>(sum), as<uint16_t>(values), count);
+    case DType::F16:
+      return addF16(as<float>(sum), as<uint16_t>(values), count);
+  }
+}
+
+void finishSum(DType type, const std::byte* sum, std::byte* out, size_t count, double factor) {
+  const auto narrow = static_cast<float>(factor);
+  switch (type) {
+    case DType::F32:
+      return scaleF32(as<float>(out), as<float>(sum), count, narrow);
+    case DType::F64:
+      return scaleF64(as<double>(out), as<double>(sum), count, factor);
+    case DType::BF16:
+      return narrowBf16(as<uint16_t>(out), as<float>(sum), count, narrow);
+    case DType::F16:
+      return narrowF16(as<uint16_t>(out), as<float>(sum), count, narrow);
+  }
+}
+
+}  // namespace dovetail

@@ -1,0 +1,44 @@
+// What waits to be sent on one link: the most urgent first, equals in the order they came.
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <vector>
+
+#include "base/types.h"
+#include "wire/frame.h"
+
+namespace dovetail {
+
+struct Outgoing {
+  Priority priority;
+  uint64_t order;  // Given by the queue.
+  Header header;
+  const std::byte* payload = nullptr;  // Null where the owner fills it in just before it leaves.
+};
+
+class SendQueue {  // Loop thread only.
+ public:
+  void push(Priority priority, const Header& header, const std::byte* payload) {
+    heap_.push({priority, next_++, header, payload});
+  }
+  bool pop(Outgoing& item) {
+    if (heap_.empty()) return false;
+    item = heap_.top();
+    heap_.pop();
+    return true;
+  }
+  bool empty() const { return heap_.empty(); }
+  void clear() { heap_ = {}; }
+
+ private:
+  struct Later {
+    bool operator()(const Outgoing& a, const Outgoing& b) const {
+      return a.priority != b.priority ? a.priority > b.priority : a.order > b.order;
+    }
+  };
+  std::priority_queue<Outgoing, std::vector<Outgoing>, Later> heap_;
+  uint64_t next_ = 0;
+};
+
+}  // namespace dovetail
