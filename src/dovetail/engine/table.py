@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +18,12 @@ from dovetail.plan.partition import spread
 from dovetail.plan.patterns import Groups
 from dovetail.plan.patterns import routes as routes_of
 from dovetail.plan.schedule import FORWARD, PULL, PUSH, Plan
-from dovetail.plan.steps import OPS, Route
+from dovetail.plan.steps import DELIVER, FINISH, OPS, SEND, Route, Step
 
 Ints = npt.NDArray[np.int64]
 DTYPES = {"f32": (0, 4), "f64": (1, 8), "bf16": (2, 2), "f16": (3, 2)}  # name -> (native code, bytes an element)
 OP_CODES = {op: code for code, op in enumerate(OPS)}
+MAX_CHUNK = 64 << 20  # bytes; the longest frame
 MAX_ENCODED = 1 << 30  # bytes of an unpacked table that a hub accepts from a client
 
 # Columns of `Table.rows`; `for_node` replaces the route by the node's own program.
@@ -68,7 +69,7 @@ class Table:
     lanes: int
     tensors: tuple[TensorSpec, ...]
     routes: tuple[Route, ...]
-    transfers: tuple[tuple[int, ...], ...]  # tensors of each push or reduce
+    transfers: tuple[tuple[int, ...], ...]  # tensors of each push or reduce; empty ones never travel
     windows: tuple[int, ...]  # per transfer: 0 = backward, 1 = forward
     chunks: bytes  # little-endian int64, COLUMNS to a row, by tensor and offset
 
@@ -92,6 +93,19 @@ class Table:
             if node in (a, b)
         }
         return tuple(sorted(found - {node}))
+
+    def for_guest(self) -> NodeTable:
+        """What the native job of a client is given that only reads the roots' copies."""
+        reading: list[Route] = []
+        for route in self.routes:
+            root = next(n for n, program in route.items() if any(s.op == FINISH for s in program))
+            reading.append({self.nodes: (Step(SEND, (root,)), Step(DELIVER))})
+        return replace(self, routes=tuple(reading)).for_node(self.nodes)
+
+    def roots(self) -> tuple[int, ...]:
+        """The nodes where sums are completed, in order."""
+        found = {n for route in self.routes for n, program in route.items() if any(s.op == FINISH for s in program)}
+        return tuple(sorted(found))
 
     def for_node(self, node: int) -> NodeTable:
         """What the node's native job is given."""
@@ -154,8 +168,8 @@ def build(
         raise BadInput(f"a job of {workers} workers, {hubs} hubs and {lanes} lanes; one is too few")
     _check_same(plan, tensors)
     size = chunk_bytes or plan.chunk_bytes
-    if size < 64:
-        raise BadInput(f"chunks of {size} bytes; give 64 or more")
+    if not 64 <= size <= MAX_CHUNK:
+        raise BadInput(f"chunks of {size} bytes; give 64 to {MAX_CHUNK}")
     rows, modes = _cut(plan, tensors, size)
     routes: list[Route] = []
     for mode in sorted(set(modes.tolist())) or [REDUCED]:
@@ -164,6 +178,7 @@ def build(
         routes += variant
     _assign(rows, len(variant), lanes)
     index = {t.name: i for i, t in enumerate(tensors)}
+    sizes = {t.name: t.nbytes for t in tensors}
     outgoing = [t for t in plan.transfers if t.kind != PULL]
     return Table(
         workers=workers,
@@ -171,7 +186,7 @@ def build(
         lanes=lanes,
         tensors=tuple(tensors),
         routes=tuple(routes),
-        transfers=tuple(tuple(index[name] for name in t.params) for t in outgoing),
+        transfers=tuple(tuple(index[name] for name in t.params if sizes[name]) for t in outgoing),
         windows=tuple(int(t.window == FORWARD) for t in outgoing),
         chunks=rows.astype("<i8").tobytes(),
     )
@@ -283,6 +298,8 @@ def _check(table: Table) -> None:
             for step in program:
                 if step.op not in OP_CODES or not all(0 <= n < table.nodes for n in (node, *step.peers)):
                     raise BadInput(f"a chunk table with the step {step} at node {node} of {table.nodes}")
+        if not any(step.op == FINISH for program in route.values() for step in program):
+            raise BadInput("a chunk table with a route that never finishes")
     if any(not 0 <= i < len(table.tensors) for t in table.transfers for i in t):
         raise BadInput("a chunk table with a transfer of an unknown tensor")
     rows = table.rows
@@ -299,6 +316,11 @@ def _check(table: Table) -> None:
     sizes = np.array([t.nbytes for t in table.tensors], dtype=np.int64)
     items = np.array([DTYPES[t.dtype][1] for t in table.tensors], dtype=np.int64)
     tensor, offset, nbytes = rows[:, TENSOR], rows[:, OFFSET], rows[:, NBYTES]
-    outside = (offset < 0) | (nbytes <= 0) | (nbytes > sizes[tensor]) | (offset > sizes[tensor] - nbytes)
+    outside = (
+        (offset < 0)
+        | (nbytes <= 0)
+        | (nbytes > np.minimum(sizes[tensor], MAX_CHUNK))
+        | (offset > sizes[tensor] - nbytes)
+    )
     if (outside | (offset % items[tensor] != 0) | (nbytes % items[tensor] != 0)).any():
         raise BadInput("a chunk table with a chunk outside its tensor")

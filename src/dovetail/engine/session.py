@@ -1,0 +1,227 @@
+"""One rank's side of a job: submit gradients, wait for results, and hear in clear words who was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from dovetail import timeline
+from dovetail.engine.binding import RECEIVE, SEND, UPDATE, engine_error
+from dovetail.engine.control import Leave, pack
+from dovetail.engine.opening import Opened, Options, Request, open_job
+from dovetail.engine.peers import Store
+from dovetail.engine.rule import Hyper, Rule
+from dovetail.engine.table import Table, TensorSpec
+from dovetail.errors import Misuse, PeerLost
+from dovetail.plan.schedule import Plan
+
+__all__ = ["Hyper", "Options", "Rule", "Session"]
+
+T = TypeVar("T")
+
+SLICE = 0.25  # seconds of one native wait, so that Ctrl-C is heard
+WITH_HUBS = ("hub", "rack-hubs")  # patterns that use dedicated hubs
+_LANES = {SEND: timeline.SEND, RECEIVE: timeline.RECEIVE, UPDATE: timeline.UPDATE}
+
+
+class Session:
+    """Tensors are numbered as they were given; iterations count 1, 2, 3, ...
+
+    Memory behind a pointer must stay valid until the iteration is complete; no call copies it.
+    """
+
+    def __init__(self, opened: Opened, *, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self.labels = opened.labels
+        self.table: Table = opened.table
+        self.iteration = 0
+        self._opened, self._job = opened, opened.job
+        self._empty = frozenset(i for i, t in enumerate(opened.table.tensors) if t.nbytes == 0)
+        self._error = engine_error()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        store: Store,
+        rank: int,
+        world: int,
+        plan: Plan,
+        tensors: Sequence[TensorSpec],
+        hubs: Sequence[str] = (),
+        rule: Rule | None = None,
+        options: Options | None = None,
+        namespace: str = "default",
+    ) -> Session:
+        """Meet the other ranks and the hubs and be ready to train; all ranks call it together."""
+        request = Request(
+            rank=rank,
+            world=world,
+            plan=plan,
+            tensors=tuple(tensors),
+            hubs=tuple(hubs) if plan.aggregation in WITH_HUBS else (),
+            rule=rule or Rule(),
+            options=options or Options(),
+            namespace=namespace,
+        )
+        return cls(open_job(store, request), rank=rank, world=world)
+
+    # --- memory and masters ---
+
+    def bind(self, tensor: int, ptr: int) -> None:
+        """New values of the tensor are written here (when the update runs at the aggregator)."""
+        self._job.bind(tensor, ptr)
+
+    def put(self, tensor: int, slot: int, ptr: int, *, step: int = 0) -> None:
+        """Set the masters' copy (slot 0 value, 1.. optimizer state) from here; one rank does it for all."""
+        if tensor not in self._empty:
+            self._guard(lambda: self._job.put(tensor, slot, ptr, step))
+
+    def get(self, tensor: int, slot: int, ptr: int, *, version: int = 0) -> bool:
+        """Read the masters' copy to `ptr` once it has seen `version` updates; False when there is none yet."""
+        if tensor in self._empty:
+            return True
+        begun = time.monotonic()
+        ticket = self._guard(lambda: self._job.get(tensor, slot, ptr, version))
+        while not (got := self._guard(lambda: self._job.wait_get(ticket, SLICE), begun=begun)):
+            pass
+        return got == 1
+
+    def step_of(self, tensor: int) -> int:
+        """How many updates the copy had seen that `get` read last."""
+        return self._job.get_step(tensor)
+
+    # --- one iteration ---
+
+    def begin(self, iteration: int, hypers: Sequence[Hyper] = ()) -> None:
+        """Start an iteration; `hypers` are the numbers of each parameter group."""
+        if iteration != self.iteration + 1:
+            raise Misuse(f"iteration {iteration} begins after {self.iteration}; they count one by one")
+        self.iteration = iteration
+        for group, hyper in enumerate(hypers):
+            self._guard(lambda g=group, h=hyper: self._job.hyper(iteration, g, h.values))  # type: ignore[misc]
+
+    def submit(self, tensor: int, iteration: int, ptr: int) -> None:
+        """The gradient is in memory at `ptr`; 0 = this rank has none this iteration."""
+        if tensor not in self._empty:
+            try:
+                self._job.submit(tensor, iteration, ptr)
+            except self._error as error:
+                raise self._lost(error, 0.0) from None
+
+    def backward_done(self, iteration: int) -> None:
+        """The backward pass is over: what waited for that may travel."""
+        self._job.backward_done(iteration)
+
+    def release(self, iteration: int) -> None:
+        """Bound memory may be written with the results of this iteration from now on."""
+        self._job.release(iteration)
+
+    def wait(self, tensors: Iterable[int], iteration: int, *, timeout: float | None = None) -> bool:
+        """Wait until their results are in place; False after `timeout` seconds, PeerLost when they never will be."""
+        due = [t for t in tensors if t not in self._empty]
+        begun = time.monotonic()
+        end = None if timeout is None else begun + timeout
+        while True:
+            span = SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic()))
+            try:
+                if not due or self._job.wait(due, iteration, span):
+                    return True
+            except self._error as error:
+                raise self._lost(error, time.monotonic() - begun) from None
+            if end is not None and time.monotonic() >= end:
+                return False
+
+    def completed(self, tensor: int) -> int:
+        """The last iteration whose result is in place."""
+        return self.iteration if tensor in self._empty else self._job.completed(tensor)
+
+    def absent(self, tensor: int) -> bool:
+        """Whether no rank had a gradient in the last completed iteration."""
+        return tensor not in self._empty and self._job.absent(tensor)
+
+    # --- what happened ---
+
+    def spans(self, *, origin: float = 0.0) -> list[timeline.Span]:
+        """What was sent, received and updated since the last call, in seconds of time.monotonic() after `origin`."""
+        tensors = self.table.tensors
+        return [
+            timeline.Span(
+                node=f"worker {self.rank}",
+                lane=_LANES[kind],
+                name=tensors[tensor].name if 0 <= tensor < len(tensors) else "",
+                start=start * 1e-9 - origin,
+                end=end * 1e-9 - origin,
+                iteration=iteration,
+                nbytes=nbytes,
+                peer=self._short(peer),
+                priority=priority,
+            )
+            for kind, tensor, _, peer, iteration, start, end, nbytes, priority in self._job.events()
+            if kind in _LANES
+        ]
+
+    def counters(self) -> dict[str, int]:
+        """Bytes, frames, sums and updates since the start."""
+        return self._job.counters()
+
+    def check(self) -> None:
+        """Raise PeerLost if the job has failed."""
+        failure = self._job.failure()
+        if failure is not None:
+            raise self._lost_of(*failure, waited=0.0)
+
+    def fail(self, reason: str) -> None:
+        """Tell everybody that this rank gives up, and stop."""
+        self._job.fail(self.rank, reason)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Say goodbye, so that others do not report a loss; calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._job.close()
+        for sock in self._opened.controls:
+            with contextlib.suppress(OSError):
+                sock.settimeout(1.0)
+                sock.sendall(pack(Leave()))
+            sock.close()
+        self._opened.engine.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, PeerLost) and not self._closed:
+            self.fail(f"{type(error).__name__}: {error}")
+        self.close()
+
+    def _guard(self, call: Callable[[], T], *, begun: float | None = None) -> T:
+        try:
+            return call()
+        except self._error as error:
+            waited = 0.0 if begun is None else time.monotonic() - begun
+            raise self._lost(error, waited) from None
+
+    def _lost(self, error: Exception, waited: float) -> PeerLost:
+        peer, reason, step = error.args
+        return self._lost_of(peer, reason, step, waited=waited)
+
+    def _lost_of(self, peer: int, reason: str, step: int, *, waited: float) -> PeerLost:
+        label = self.labels[peer] if 0 <= peer < len(self.labels) else "a peer"
+        address = label.rpartition(" at ")[2]
+        after = f" (we had waited {waited:.1f} s)" if waited else ""
+        return PeerLost(f"{label}: {reason} in step {step}{after}", peer=peer, address=address, step=step)
+
+    def _short(self, peer: int) -> str:
+        if not 0 <= peer < len(self.labels):
+            return ""
+        return f"worker {peer}" if peer < self.world else f"hub {peer - self.world}"
