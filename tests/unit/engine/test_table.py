@@ -53,7 +53,7 @@ def jobs(draw: st.DrawFn) -> tuple[Plan, list[TensorSpec], int, int]:
 
 
 @given(jobs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_byte_is_in_one_chunk_of_whole_elements(job: tuple[Plan, list[TensorSpec], int, int]) -> None:
     plan, tensors, workers, hubs = job
     table = build(plan, tensors, workers=workers, hubs=hubs, lanes=2)
@@ -69,7 +69,7 @@ def test_every_byte_is_in_one_chunk_of_whole_elements(job: tuple[Plan, list[Tens
 
 
 @given(jobs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_chunks_keep_the_priorities_of_the_transfers_they_come_from(
     job: tuple[Plan, list[TensorSpec], int, int],
 ) -> None:
