@@ -28,10 +28,10 @@ struct Slot {
   bool finishQueued = false;
   bool valueIsCallers = false;  // `value` points into the caller's memory.
   SumState sum = SumState::Empty;
-  Node filling = -1;        // Who is being received straight into the sum.
-  int sending = 0;          // Frames that still read from `value`.
-  int offered = 0;          // Peers that have asked and been served.
-  size_t inOrder = 0;       // Deterministic mode: contributions added so far.
+  Node filling = -1;   // Who is being received straight into the sum.
+  int sending = 0;     // Frames that still read from `value`.
+  int offered = 0;     // Peers that have asked and been served.
+  size_t inOrder = 0;  // Deterministic mode: contributions added so far.
   const std::byte* local = nullptr;
   const std::byte* value = nullptr;  // What a Send step sends.
   std::vector<Node> from;            // Who has contributed.
@@ -73,8 +73,8 @@ struct Chunk {
   Buffer state[2];
   bool hasMaster = false;
   bool hasState = false;
-  uint32_t updates = 0;       // The optimizer's step count.
-  Iteration finished = 0;     // The last iteration whose result exists.
+  uint32_t updates = 0;    // The optimizer's step count.
+  Iteration finished = 0;  // The last iteration whose result exists.
   std::vector<WaitingGet> gets;
 };
 

@@ -11,7 +11,8 @@ namespace dovetail {
 
 class Engine {
  public:
-  Engine(int threads, double rate, int credit, bool trace) : credit_(credit > 0 ? credit : kCredit), trace_(trace) {
+  Engine(int threads, double rate, int credit, bool trace)
+      : credit_(credit > 0 ? credit : kCredit), trace_(trace) {
     for (int i = 0; i < threads; ++i) loops_.push_back(std::make_unique<Loop>(rate / threads));
   }
 

@@ -14,11 +14,14 @@ namespace {
 constexpr auto kGoodbye = std::chrono::seconds(2);
 }
 
-Job::Job(std::vector<Loop*> loops, JobOptions options) : loops_(std::move(loops)), options_(std::move(options)) {
+Job::Job(std::vector<Loop*> loops, JobOptions options)
+    : loops_(std::move(loops)), options_(std::move(options)) {
   for (Loop* loop : loops_) shards_.push_back(std::make_unique<Shard>(*this, *loop));
 }
 
-Job::~Job() { close(); }
+Job::~Job() {
+  close();
+}
 
 void Job::setTable(Table table) {
   if (started_) throw std::logic_error("the table is fixed once the job has started");
@@ -28,7 +31,8 @@ void Job::setTable(Table table) {
   missing_.clear();
   for (size_t t = 0; t < table_.transfers.size(); ++t) {
     missing_.push_back(static_cast<int>(table_.transfers[t].size()));
-    for (const int32_t tensor : table_.transfers[t]) transfersOf_.at(static_cast<size_t>(tensor)).push_back(static_cast<int>(t));
+    for (const int32_t tensor : table_.transfers[t])
+      transfersOf_.at(static_cast<size_t>(tensor)).push_back(static_cast<int>(t));
   }
   for (const ChunkSpec& chunk : table_.chunks) {
     if (chunk.program >= static_cast<int32_t>(table_.programs.size()) || chunk.transfer < 0 ||
@@ -89,7 +93,9 @@ int Job::get(int tensor, int slot, std::byte* memory, Iteration version) {
     tickets_[ticket] = {tensors_[static_cast<size_t>(tensor)].chunks, false};
   }
   for (auto& shard : shards_) {
-    shard->loop().post([&s = *shard, ticket, tensor, slot, memory, version] { s.get(ticket, tensor, slot, memory, version); });
+    shard->loop().post([&s = *shard, ticket, tensor, slot, memory, version] {
+      s.get(ticket, tensor, slot, memory, version);
+    });
   }
   return ticket;
 }
@@ -106,7 +112,8 @@ void Job::gotChunk(int ticket, bool absent, uint32_t step, int tensor) {
 Got Job::waitGet(int ticket, double seconds) {
   std::unique_lock lock(mutex_);
   const auto found = tickets_.find(ticket);
-  if (found == tickets_.end()) throw std::out_of_range("wait_get: there is no ticket " + std::to_string(ticket));
+  if (found == tickets_.end())
+    throw std::out_of_range("wait_get: there is no ticket " + std::to_string(ticket));
   changed_.wait_for(lock, std::chrono::duration<double>(seconds),
                     [&] { return failure_.has_value() || found->second.chunksLeft == 0; });
   if (found->second.chunksLeft > 0) return Got::TimedOut;
@@ -131,7 +138,8 @@ void Job::submit(int tensor, Iteration iteration, const std::byte* memory) {
   TensorState& state = tensors_[static_cast<size_t>(tensor)];
   if (state.completed + 1 != iteration) {
     throw std::logic_error("tensor " + std::to_string(tensor) + " is submitted for iteration " +
-                           std::to_string(iteration) + " but has completed " + std::to_string(state.completed));
+                           std::to_string(iteration) + " but has completed " +
+                           std::to_string(state.completed));
   }
   current_ = iteration;
   state.local[iteration % 2] = const_cast<std::byte*>(memory);
@@ -151,6 +159,7 @@ void Job::submit(int tensor, Iteration iteration, const std::byte* memory) {
     }
   }
   for (const int transfer : ready) sendTransfer(transfer, iteration);
+  if (state.chunks == 0) state.completed = iteration;  // Nothing of an empty tensor travels.
 }
 
 void Job::sendTransfer(int transfer, Iteration iteration) {
@@ -225,7 +234,9 @@ std::optional<Failure> Job::failure() const {
   return failure_;
 }
 
-void Job::fail(Node peer, const std::string& reason) { failAt(peer, reason, current_); }
+void Job::fail(Node peer, const std::string& reason) {
+  failAt(peer, reason, current_);
+}
 
 void Job::failAt(Node peer, const std::string& reason, Iteration step) {
   const Failure failure{peer, reason, step};

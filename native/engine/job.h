@@ -51,7 +51,8 @@ struct Event {
 };
 
 struct Counters {
-  std::atomic<uint64_t> bytesSent{0}, bytesReceived{0}, framesSent{0}, framesReceived{0}, chunksSummed{0}, updates{0};
+  std::atomic<uint64_t> bytesSent{0}, bytesReceived{0}, framesSent{0}, framesReceived{0}, chunksSummed{0},
+      updates{0};
 };
 
 enum class Waited { Done, TimedOut, Failed };
@@ -100,10 +101,10 @@ class Job {
   friend class Shard;
 
   struct TensorState {
-    std::byte* bound = nullptr;                   // Guarded by mutex_ until start, then written before use.
-    std::byte* local[2] = {nullptr, nullptr};     // Set before the shards are told.
-    bool gone[2] = {false, false};                // Absent here this iteration.
-    std::atomic<int> left[2] = {0, 0};            // Chunks not yet complete.
+    std::byte* bound = nullptr;                // Guarded by mutex_ until start, then written before use.
+    std::byte* local[2] = {nullptr, nullptr};  // Set before the shards are told.
+    bool gone[2] = {false, false};             // Absent here this iteration.
+    std::atomic<int> left[2] = {0, 0};         // Chunks not yet complete.
     std::atomic<bool> present[2] = {false, false};
     std::atomic<Iteration> completed{0};
     std::atomic<bool> wasAbsent{false};
@@ -116,8 +117,8 @@ class Job {
   };
 
   void failAt(Node peer, const std::string& reason, Iteration step);
-  void chunkComplete(int tensor, Iteration iteration, bool present);   // Shards.
-  void gotChunk(int ticket, bool absent, uint32_t step, int tensor);   // Shards.
+  void chunkComplete(int tensor, Iteration iteration, bool present);  // Shards.
+  void gotChunk(int ticket, bool absent, uint32_t step, int tensor);  // Shards.
   void sendTransfer(int transfer, Iteration iteration);
   void requireTensor(int tensor, const char* what) const;
   Shard& shardOf(int lane) { return *shards_[static_cast<size_t>(lane) % shards_.size()]; }
@@ -142,10 +143,10 @@ class Job {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<int> waiters_{0};
-  std::optional<Failure> failure_;   // Guarded by mutex_.
-  std::map<int, Ticket> tickets_;    // Guarded by mutex_.
-  int nextTicket_ = 1;               // Guarded by mutex_.
-  std::vector<Event> events_;        // Guarded by mutex_.
+  std::optional<Failure> failure_;  // Guarded by mutex_.
+  std::map<int, Ticket> tickets_;   // Guarded by mutex_.
+  int nextTicket_ = 1;              // Guarded by mutex_.
+  std::vector<Event> events_;       // Guarded by mutex_.
   Counters counters_;
 };
 

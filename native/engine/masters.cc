@@ -65,7 +65,8 @@ void Shard::get(int ticket, int tensor, int slot, std::byte* memory, Iteration v
       serveGet(id, root, slot, version);
     } else {
       send(root, chunk.spec.lane, chunk.spec.pull,
-           {.chunk = id, .iteration = version, .kind = Kind::Get, .slot = static_cast<uint8_t>(slot)}, nullptr);
+           {.chunk = id, .iteration = version, .kind = Kind::Get, .slot = static_cast<uint8_t>(slot)},
+           nullptr);
     }
   }
   flush();
@@ -93,7 +94,8 @@ void Shard::serveGet(ChunkId id, Node peer, int slot, Iteration version) {
   const PendingGet pending = found->second;
   gets_.erase(found);
   if (here) {
-    std::memcpy(pending.memory + chunk.spec.offset, masterSlot(chunk, slot), static_cast<size_t>(chunk.spec.nbytes));
+    std::memcpy(pending.memory + chunk.spec.offset, masterSlot(chunk, slot),
+                static_cast<size_t>(chunk.spec.nbytes));
   }
   job_.gotChunk(pending.ticket, !here, chunk.updates, chunk.spec.tensor);
 }

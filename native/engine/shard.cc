@@ -114,7 +114,10 @@ void Shard::sendHyper(Iteration iteration, int group, const Hyper& values) {
     peer.owned.push_back(copy);
     // Ahead of every gradient of this iteration on the same link, whatever their priority.
     peer.queue.push(kFirst,
-                    {.length = sizeof v, .chunk = static_cast<uint32_t>(group), .iteration = iteration, .kind = Kind::Hyper},
+                    {.length = sizeof v,
+                     .chunk = static_cast<uint32_t>(group),
+                     .iteration = iteration,
+                     .kind = Kind::Hyper},
                     copy->data());
   }
   flush();
@@ -152,8 +155,8 @@ void Shard::frameSent(Link& link, const OutFrame& frame) {
   if (header.kind != Kind::Partial && header.kind != Kind::Result) return;
   Chunk& chunk = *chunks_[header.chunk];
   if (job_.options_.trace) {
-    events_.push_back({0, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, frame.started, nowNs(),
-                       header.length, frame.priority});
+    events_.push_back({0, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, frame.started,
+                       nowNs(), header.length, frame.priority});
   }
   Slot& slot = chunk.slots[header.iteration % 2];
   if (slot.iteration != header.iteration || --slot.sending > 0) return;
@@ -177,7 +180,8 @@ std::byte* Shard::placeFor(Link& link, const Header& header) {
     case Kind::Result:
       return isGuest(link.peer()) || !fits(header) ? nullptr : placeForResult(header);
     case Kind::Put:
-      return isGuest(link.peer()) || !fits(header) ? nullptr : masterSlot(*chunks_[header.chunk], header.slot);
+      return isGuest(link.peer()) || !fits(header) ? nullptr
+                                                   : masterSlot(*chunks_[header.chunk], header.slot);
     case Kind::Value: {
       const auto found = gets_.find({header.chunk, header.slot});
       if (!fits(header) || found == gets_.end()) return nullptr;
@@ -210,7 +214,9 @@ std::byte* Shard::placeForPartial(Link& link, const Header& header) {
 std::byte* Shard::placeForResult(const Header& header) {
   Chunk& chunk = *chunks_[header.chunk];
   Slot& slot = chunk.slots[header.iteration % 2];
-  if (slot.iteration != header.iteration || !slot.fetched || slot.resultHere) return nullptr;
+  const bool contributes =
+      programOf(chunk).front().op == Op::Fetch;  // A hub on the way has no gradient of its own.
+  if (slot.iteration != header.iteration || slot.fetched != contributes || slot.resultHere) return nullptr;
   std::byte* place = nullptr;
   if (job_.rule_ == Rule::Mean || job_.released_ >= slot.iteration) {
     place = callersMemory(chunk, slot);
@@ -234,12 +240,15 @@ void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
       if (isGuest(link.peer()) || !fits(header)) break;
       if (job_.options_.trace) {
         const Chunk& chunk = *chunks_[header.chunk];
-        events_.push_back({1, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, started, nowNs(),
-                           header.length, header.kind == Kind::Partial ? chunk.spec.push : chunk.spec.pull});
+        events_.push_back({1, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, started,
+                           nowNs(), header.length,
+                           header.kind == Kind::Partial ? chunk.spec.push : chunk.spec.pull});
       }
       return header.kind == Kind::Partial ? partialArrived(link, header) : resultArrived(header);
     case Kind::Ask: {
-      Slot* slot = isGuest(link.peer()) || !fits(header) ? nullptr : &chunks_[header.chunk]->slots[header.iteration % 2];
+      Slot* slot = isGuest(link.peer()) || !fits(header)
+                       ? nullptr
+                       : &chunks_[header.chunk]->slots[header.iteration % 2];
       if (slot == nullptr || slot->iteration != header.iteration) break;
       slot->askers.push_back(link.peer());
       advance(header.chunk, *slot);
@@ -256,7 +265,8 @@ void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
       if (!fits(header) || found == gets_.end()) break;
       const int ticket = found->second.ticket;
       gets_.erase(found);
-      return job_.gotChunk(ticket, (header.flags & kAbsent) != 0, header.iteration, chunks_[header.chunk]->spec.tensor);
+      return job_.gotChunk(ticket, (header.flags & kAbsent) != 0, header.iteration,
+                           chunks_[header.chunk]->spec.tensor);
     }
     case Kind::Hyper:
       return hyperArrived(link, header);
@@ -315,8 +325,9 @@ void Shard::hyperArrived(Link& link, const Header& header) {
   if (entry.iteration == header.iteration && group < entry.groups.size() && entry.groups[group].first &&
       !(entry.groups[group].second == values)) {
     char text[160];
-    std::snprintf(text, sizeof text, "uses other hyperparameters than its peers (group %zu: lr %g against %g)", group,
-                  values.lr, entry.groups[group].second.lr);
+    std::snprintf(text, sizeof text,
+                  "uses other hyperparameters than its peers (group %zu: lr %g against %g)", group, values.lr,
+                  entry.groups[group].second.lr);
     return failJob(link.peer(), text);
   }
   setHyper(header.iteration, static_cast<int>(group), values);
@@ -355,7 +366,8 @@ void Shard::checkPeers(int64_t now) {
     }
     if (timeout > 0 && !slept && !peer.left && now - link.lastReceived() > timeout) {
       char text[64];
-      std::snprintf(text, sizeof text, "silent for %.1f s", static_cast<double>(now - link.lastReceived()) / kSecond);
+      std::snprintf(text, sizeof text, "silent for %.1f s",
+                    static_cast<double>(now - link.lastReceived()) / kSecond);
       link.close();
       linkLost(link, text);
     }

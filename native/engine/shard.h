@@ -34,8 +34,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
 
   // What the job asks for.
   void fetch(int transfer, Iteration iteration);
-  void openWindows();    // The backward pass is over.
-  void openReleases();   // Results may be written to bound memory.
+  void openWindows();   // The backward pass is over.
+  void openReleases();  // Results may be written to bound memory.
   void setHyper(Iteration iteration, int group, const Hyper& values);
   void sendHyper(Iteration iteration, int group, const Hyper& values);  // And set it here.
   void put(int tensor, int slot, std::shared_ptr<std::vector<std::byte>> values, uint32_t step);
@@ -55,7 +55,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
     SendQueue queue;
     bool left = false;  // It said goodbye.
     Buffer copy;        // Payload of a Value frame: the master may change while it is sent.
-    std::vector<std::shared_ptr<std::vector<std::byte>>> owned;  // Payloads of Put frames, freed when all are sent.
+    std::vector<std::shared_ptr<std::vector<std::byte>>>
+        owned;  // Payloads of Put frames, freed when all are sent.
   };
   using Key = std::pair<Node, int>;  // peer, lane
   struct Hypers {
@@ -114,8 +115,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   Job& job_;
   Loop& loop_;
   std::map<Key, Peer> peers_;
-  std::vector<std::unique_ptr<Chunk>> chunks_;     // By id; null where another shard or node owns it.
-  std::vector<std::vector<ChunkId>> ofTransfer_;   // Transfer -> chunks here.
+  std::vector<std::unique_ptr<Chunk>> chunks_;    // By id; null where another shard or node owns it.
+  std::vector<std::vector<ChunkId>> ofTransfer_;  // Transfer -> chunks here.
   std::vector<std::vector<ChunkId>> ofTensor_;
   std::array<Hypers, 4> hypers_;
   std::priority_queue<Ready> ready_;  // Sums that are complete: the receive side's priority queue.

@@ -57,7 +57,8 @@ bool Shard::mayAdd(const Chunk& chunk, const Slot& slot, Node from) const {
   if (!job_.options_.deterministic) return true;
   // In rank order: everyone below `from` who takes part must be in the sum already.
   for (const Step& step : programOf(chunk)) {
-    if (step.op == Op::Fetch && job_.options_.node < from && (!slot.fetched || slot.localPending)) return false;
+    if (step.op == Op::Fetch && job_.options_.node < from && (!slot.fetched || slot.localPending))
+      return false;
     if (step.op != Op::Add) continue;
     for (const Node peer : step.peers) {
       if (peer >= from) continue;
@@ -84,7 +85,8 @@ void Shard::contribute(Chunk& chunk, Slot& slot, Node from, const std::byte* val
 
 void Shard::drainEarly(Chunk& chunk, Slot& slot) {
   const Program& program = programOf(chunk);
-  const bool adds = std::any_of(program.begin(), program.end(), [](const Step& s) { return s.op == Op::Add; });
+  const bool adds =
+      std::any_of(program.begin(), program.end(), [](const Step& s) { return s.op == Op::Add; });
   if (!adds) {  // Nothing joins our gradient: send it from where it lies.
     slot.localPending = false;
     return;
@@ -186,7 +188,8 @@ bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
 
 void Shard::sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers) {
   const Chunk& chunk = *chunks_[id];
-  Header header{.chunk = id, .iteration = slot.iteration, .kind = slot.resultHere ? Kind::Result : Kind::Partial};
+  Header header{
+      .chunk = id, .iteration = slot.iteration, .kind = slot.resultHere ? Kind::Result : Kind::Partial};
   if (slot.present) {
     header.length = static_cast<uint32_t>(chunk.spec.nbytes);
   } else {

@@ -25,11 +25,11 @@ struct OutFrame {
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
-  virtual bool nextFrame(Link& link, OutFrame& frame) = 0;                  // False = nothing to send.
-  virtual void frameSent(Link& link, const OutFrame& frame) = 0;            // The kernel has its last byte.
-  virtual std::byte* placeFor(Link& link, const Header& header) = 0;        // Where the payload shall go.
+  virtual bool nextFrame(Link& link, OutFrame& frame) = 0;            // False = nothing to send.
+  virtual void frameSent(Link& link, const OutFrame& frame) = 0;      // The kernel has its last byte.
+  virtual std::byte* placeFor(Link& link, const Header& header) = 0;  // Where the payload shall go.
   virtual void frameArrived(Link& link, const Header& header, int64_t started) = 0;
-  virtual void linkLost(Link& link, const std::string& reason) = 0;         // Called once.
+  virtual void linkLost(Link& link, const std::string& reason) = 0;  // Called once.
 };
 
 class Link : public Watcher {  // Loop thread only.
@@ -53,9 +53,9 @@ class Link : public Watcher {  // Loop thread only.
   void onEvents(uint32_t events) override;
 
  private:
-  bool readSome();    // False = stop reading for now.
+  bool readSome();     // False = stop reading for now.
   bool parseHeader();  // False = the link is lost.
-  bool writeFrame();  // False = the kernel is full or the link is lost.
+  bool writeFrame();   // False = the kernel is full or the link is lost.
   void wantWrite(bool wanted);
   void lose(const std::string& reason);
 

@@ -77,11 +77,17 @@ void Loop::unwatch(int fd, Watcher* watcher) {
   unwatched_.push_back(watcher);
 }
 
-void Loop::addTurnListener(TurnListener* listener) { listeners_.push_back(listener); }
+void Loop::addTurnListener(TurnListener* listener) {
+  listeners_.push_back(listener);
+}
 
-void Loop::removeTurnListener(TurnListener* listener) { std::erase(listeners_, listener); }
+void Loop::removeTurnListener(TurnListener* listener) {
+  std::erase(listeners_, listener);
+}
 
-void Loop::wakeAt(int64_t when) { wakeAt_ = wakeAt_ == 0 ? when : std::min(wakeAt_, when); }
+void Loop::wakeAt(int64_t when) {
+  wakeAt_ = wakeAt_ == 0 ? when : std::min(wakeAt_, when);
+}
 
 int Loop::timeoutMs(int64_t now) const {
   const int64_t until = wakeAt_ == 0 ? kTick : std::clamp<int64_t>(wakeAt_ - now, 0, kTick);

@@ -32,10 +32,10 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  void post(std::function<void()> task);     // Any thread.
+  void post(std::function<void()> task);        // Any thread.
   void runAndWait(std::function<void()> task);  // Any thread but the loop's; returns when it has run.
 
-  void watch(int fd, Watcher* watcher, uint32_t events);    // Loop thread only, like all below.
+  void watch(int fd, Watcher* watcher, uint32_t events);  // Loop thread only, like all below.
   void rewatch(int fd, Watcher* watcher, uint32_t events);
   void unwatch(int fd, Watcher* watcher);
   void addTurnListener(TurnListener* listener);

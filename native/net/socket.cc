@@ -34,7 +34,9 @@ size_t notSent(int fd) {
   return static_cast<size_t>(bytes);
 }
 
-std::string errorText(int error) { return std::strerror(error); }
+std::string errorText(int error) {
+  return std::strerror(error);
+}
 
 PathInfo pathInfo(int fd) {
   tcp_info info{};

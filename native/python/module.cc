@@ -32,7 +32,9 @@ constexpr double kSignalCheck = 0.1;  // Seconds a wait may keep Ctrl-C waiting.
 
 PyObject* engineError = nullptr;
 
-std::byte* memoryAt(uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+std::byte* memoryAt(uintptr_t address) {
+  return reinterpret_cast<std::byte*>(address);
+}
 
 [[noreturn]] void raiseFailure(const Job& job) {
   const auto failure = job.failure().value_or(Failure{-1, "stopped", 0});
@@ -41,7 +43,8 @@ std::byte* memoryAt(uintptr_t address) { return reinterpret_cast<std::byte*>(add
   throw nb::python_error();
 }
 
-// Calls `attempt(seconds)` with the GIL released until it gives a value, letting signals through between attempts.
+// Calls `attempt(seconds)` with the GIL released until it gives a value, letting signals through between
+// attempts.
 template <typename Attempt>
 auto patiently(double seconds, Attempt attempt) -> decltype(attempt(0.0)) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -129,7 +132,8 @@ nb::dict countersOf(const Job& job) {
 nb::list eventsOf(Job& job) {
   nb::list result;
   for (const Event& e : job.events()) {
-    result.append(nb::make_tuple(int(e.kind), e.tensor, e.chunk, e.peer, e.iteration, e.start, e.end, e.nbytes, e.priority));
+    result.append(nb::make_tuple(int(e.kind), e.tensor, e.chunk, e.peer, e.iteration, e.start, e.end,
+                                 e.nbytes, e.priority));
   }
   return result;
 }
@@ -141,12 +145,14 @@ nb::list pathsOf(Job& job) {
     paths = job.paths();
   }
   nb::list result;
-  for (const Path& p : paths) result.append(nb::make_tuple(p.peer, p.lane, p.info.rttSeconds, p.info.bandwidth));
+  for (const Path& p : paths)
+    result.append(nb::make_tuple(p.peer, p.lane, p.info.rttSeconds, p.info.bandwidth));
   return result;
 }
 
 Hyper hyperFrom(const std::vector<double>& v) {
-  if (v.size() != 7) throw nb::value_error("hyper: seven values: lr, momentum, dampening, weight_decay, beta1, beta2, eps");
+  if (v.size() != 7)
+    throw nb::value_error("hyper: seven values: lr, momentum, dampening, weight_decay, beta1, beta2, eps");
   return {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
 }
 
@@ -154,8 +160,8 @@ Hyper hyperFrom(const std::vector<double>& v) {
 
 NB_MODULE(_native, m) {
   m.doc() = "The native engine; use it through dovetail.engine.";
-  engineError = PyErr_NewExceptionWithDoc("dovetail._native.EngineError",
-                                          "The job has failed; args are (peer, reason, step).", nullptr, nullptr);
+  engineError = PyErr_NewExceptionWithDoc(
+      "dovetail._native.EngineError", "The job has failed; args are (peer, reason, step).", nullptr, nullptr);
   m.attr("EngineError") = nb::borrow(engineError);
 
   nb::class_<Job>(m, "Job")
@@ -176,10 +182,13 @@ NB_MODULE(_native, m) {
       .def("link", &Job::addLink, "peer"_a, "lane"_a, "fd"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("start", &Job::start, nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "bind", [](Job& job, int tensor, uintptr_t at) { job.bind(tensor, memoryAt(at)); }, "tensor"_a, "ptr"_a)
+          "bind", [](Job& job, int tensor, uintptr_t at) { job.bind(tensor, memoryAt(at)); }, "tensor"_a,
+          "ptr"_a)
       .def(
           "put",
-          [](Job& job, int tensor, int slot, uintptr_t at, uint32_t step) { job.put(tensor, slot, memoryAt(at), step); },
+          [](Job& job, int tensor, int slot, uintptr_t at, uint32_t step) {
+            job.put(tensor, slot, memoryAt(at), step);
+          },
           "tensor"_a, "slot"_a, "ptr"_a, "step"_a)
       .def(
           "get",
@@ -198,7 +207,9 @@ NB_MODULE(_native, m) {
           "iteration"_a, "group"_a, "values"_a)
       .def(
           "submit",
-          [](Job& job, int tensor, Iteration iteration, uintptr_t at) { job.submit(tensor, iteration, memoryAt(at)); },
+          [](Job& job, int tensor, Iteration iteration, uintptr_t at) {
+            job.submit(tensor, iteration, memoryAt(at));
+          },
           "tensor"_a, "iteration"_a, "ptr"_a)
       .def("backward_done", &Job::backwardDone, "iteration"_a)
       .def("release", &Job::release, "iteration"_a)
@@ -213,8 +224,10 @@ NB_MODULE(_native, m) {
            })
       .def("fail", &Job::fail, "peer"_a, "reason"_a)
       .def("events", &eventsOf,
-           "(kind, tensor, chunk, peer, iteration, start_ns, end_ns, nbytes, priority); kind 0 send, 1 receive, 2 update.")
-      .def("paths", &pathsOf, "(peer, lane, rtt seconds, delivered bytes/s) of every link, as the kernel sees it.")
+           "(kind, tensor, chunk, peer, iteration, start_ns, end_ns, nbytes, priority); kind 0 send, 1 "
+           "receive, 2 update.")
+      .def("paths", &pathsOf,
+           "(peer, lane, rtt seconds, delivered bytes/s) of every link, as the kernel sees it.")
       .def("counters", &countersOf)
       .def("close", &Job::close, nb::call_guard<nb::gil_scoped_release>());
 
@@ -229,8 +242,8 @@ NB_MODULE(_native, m) {
           "threads"_a, "rate"_a = 0.0, "credit"_a = 0, "trace"_a = false)
       .def(
           "job",
-          [](const Engine& engine, std::string name, Node node, std::vector<std::string> labels, int contributors,
-             bool deterministic, double timeout) {
+          [](const Engine& engine, std::string name, Node node, std::vector<std::string> labels,
+             int contributors, bool deterministic, double timeout) {
             return engine.job({.name = std::move(name),
                                .node = node,
                                .labels = std::move(labels),
@@ -244,24 +257,21 @@ NB_MODULE(_native, m) {
   // The kernels by themselves, so that tests can hold them against torch's formulas.
   m.def(
       "apply_update",
-      [](int type, int rule, uint32_t flags, const std::vector<double>& hyper, uint32_t step, double factor, bool first,
-         uintptr_t sum, uintptr_t value, uintptr_t state1, uintptr_t state2, size_t count) {
+      [](int type, int rule, uint32_t flags, const std::vector<double>& hyper, uint32_t step, double factor,
+         bool first, uintptr_t sum, uintptr_t value, uintptr_t state1, uintptr_t state2, size_t count) {
         const Update update{static_cast<Rule>(rule), flags, hyperFrom(hyper), step, factor, first};
-        applyUpdate(static_cast<DType>(type), update, memoryAt(sum), memoryAt(value), memoryAt(state1), memoryAt(state2),
-                    count);
+        applyUpdate(static_cast<DType>(type), update, memoryAt(sum), memoryAt(value), memoryAt(state1),
+                    memoryAt(state2), count);
       },
-      "dtype"_a, "rule"_a, "flags"_a, "hyper"_a, "step"_a, "factor"_a, "first"_a, "sum"_a, "value"_a, "state1"_a,
-      "state2"_a, "count"_a);
-  m.def(
-      "start_sum", [](int type, uintptr_t sum, uintptr_t values, size_t count) {
-        startSum(static_cast<DType>(type), memoryAt(sum), memoryAt(values), count);
-      });
-  m.def(
-      "add_to", [](int type, uintptr_t sum, uintptr_t values, size_t count) {
-        addTo(static_cast<DType>(type), memoryAt(sum), memoryAt(values), count);
-      });
-  m.def(
-      "finish_sum", [](int type, uintptr_t sum, uintptr_t out, size_t count, double factor) {
-        finishSum(static_cast<DType>(type), memoryAt(sum), memoryAt(out), count, factor);
-      });
+      "dtype"_a, "rule"_a, "flags"_a, "hyper"_a, "step"_a, "factor"_a, "first"_a, "sum"_a, "value"_a,
+      "state1"_a, "state2"_a, "count"_a);
+  m.def("start_sum", [](int type, uintptr_t sum, uintptr_t values, size_t count) {
+    startSum(static_cast<DType>(type), memoryAt(sum), memoryAt(values), count);
+  });
+  m.def("add_to", [](int type, uintptr_t sum, uintptr_t values, size_t count) {
+    addTo(static_cast<DType>(type), memoryAt(sum), memoryAt(values), count);
+  });
+  m.def("finish_sum", [](int type, uintptr_t sum, uintptr_t out, size_t count, double factor) {
+    finishSum(static_cast<DType>(type), memoryAt(sum), memoryAt(out), count, factor);
+  });
 }

@@ -9,8 +9,12 @@ namespace dovetail {
 namespace {
 
 // The multiply-adds below are fused exactly where torch's vector kernels fuse them.
-inline float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+inline float fused(float a, float b, float c) {
+  return __builtin_fmaf(a, b, c);
+}
+inline double fused(double a, double b, double c) {
+  return __builtin_fma(a, b, c);
+}
 
 template <typename T>
 struct Sgd {
@@ -19,8 +23,8 @@ struct Sgd {
 };
 
 template <typename T>
-inline __attribute__((always_inline)) void sgdLoop(const Sgd<T>& s, const T* __restrict sum, T* __restrict value,
-                                                   T* __restrict buffer, size_t n) {
+inline __attribute__((always_inline)) void sgdLoop(const Sgd<T>& s, const T* __restrict sum,
+                                                   T* __restrict value, T* __restrict buffer, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     T g = sum[i] * s.factor;
     if (s.maximize) g = -g;
@@ -41,8 +45,9 @@ struct Adam {
 };
 
 template <typename T>
-inline __attribute__((always_inline)) void adamLoop(const Adam<T>& a, const T* __restrict sum, T* __restrict value,
-                                                    T* __restrict average, T* __restrict square, size_t n) {
+inline __attribute__((always_inline)) void adamLoop(const Adam<T>& a, const T* __restrict sum,
+                                                    T* __restrict value, T* __restrict average,
+                                                    T* __restrict square, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     T g = sum[i] * a.factor;
     T v = value[i];
@@ -64,14 +69,17 @@ inline __attribute__((always_inline)) void adamLoop(const Adam<T>& a, const T* _
   }
 }
 
-DOVETAIL_CLONES void sgdF32(const Sgd<float>& s, const float* g, float* v, float* b, size_t n) { sgdLoop(s, g, v, b, n); }
+DOVETAIL_CLONES void sgdF32(const Sgd<float>& s, const float* g, float* v, float* b, size_t n) {
+  sgdLoop(s, g, v, b, n);
+}
 DOVETAIL_CLONES void sgdF64(const Sgd<double>& s, const double* g, double* v, double* b, size_t n) {
   sgdLoop(s, g, v, b, n);
 }
 DOVETAIL_CLONES void adamF32(const Adam<float>& a, const float* g, float* v, float* m, float* q, size_t n) {
   adamLoop(a, g, v, m, q, n);
 }
-DOVETAIL_CLONES void adamF64(const Adam<double>& a, const double* g, double* v, double* m, double* q, size_t n) {
+DOVETAIL_CLONES void adamF64(const Adam<double>& a, const double* g, double* v, double* m, double* q,
+                             size_t n) {
   adamLoop(a, g, v, m, q, n);
 }
 

@@ -19,14 +19,16 @@ struct Hyper {
 };
 
 // State tensors the rule keeps beside the value.
-constexpr int stateSlots(Rule rule) { return rule == Rule::Mean ? 0 : rule == Rule::Sgd ? 1 : 2; }
+constexpr int stateSlots(Rule rule) {
+  return rule == Rule::Mean ? 0 : rule == Rule::Sgd ? 1 : 2;
+}
 
 struct Update {
   Rule rule;
   uint32_t flags;
   Hyper hyper;
-  uint32_t step;   // 1 for the first update of this value.
-  double factor;   // Gradient = sum * factor.
+  uint32_t step;       // 1 for the first update of this value.
+  double factor;       // Gradient = sum * factor.
   bool firstMomentum;  // SGD: no momentum yet, the gradient becomes it.
 };
 

@@ -42,10 +42,12 @@ DOVETAIL_CLONES void addF16(float* __restrict sum, const uint16_t* __restrict v,
 DOVETAIL_CLONES void widenF16(float* __restrict sum, const uint16_t* __restrict v, size_t n) {
   for (size_t i = 0; i < n; ++i) sum[i] = fromF16(v[i]);
 }
-DOVETAIL_CLONES void narrowBf16(uint16_t* __restrict out, const float* __restrict sum, size_t n, float factor) {
+DOVETAIL_CLONES void narrowBf16(uint16_t* __restrict out, const float* __restrict sum, size_t n,
+                                float factor) {
   for (size_t i = 0; i < n; ++i) out[i] = toBf16(sum[i] * factor);
 }
-DOVETAIL_CLONES void narrowF16(uint16_t* __restrict out, const float* __restrict sum, size_t n, float factor) {
+DOVETAIL_CLONES void narrowF16(uint16_t* __restrict out, const float* __restrict sum, size_t n,
+                               float factor) {
   for (size_t i = 0; i < n; ++i) out[i] = toF16(sum[i] * factor);
 }
 
