@@ -1,0 +1,53 @@
+"""What hangs on the model: a hook on every trained parameter, and one on the model's own call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from dovetail.training.buffers import broadcast_from_zero
+from dovetail.training.job import Job
+from dovetail.training.slots import Slot
+
+
+class BeforeForward:
+    """Runs before the model's forward pass; a copy of the model gets a hook that does nothing."""
+
+    def __init__(self, job: Job, *, buffers: bool) -> None:
+        self._job = job
+        self._buffers = buffers
+
+    def __call__(self, model: torch.nn.Module, args: Any) -> None:
+        if self._buffers and model.training and self._job.syncing and torch.is_grad_enabled():
+            found = list(model.buffers())
+            if found:
+                broadcast_from_zero(found)
+        self._job.forward_begins()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # `{}.get(model, args)` gives back args: a hook without effect that needs no dovetail where a saved model loads.
+        return getattr, ({}, "get")
+
+
+@contextmanager
+def attach(model: torch.nn.Module, job: Job, *, buffers: bool) -> Iterator[None]:
+    """Hooks on for as long as the context lasts."""
+    handles: list[Any] = [_on_gradient(slot.param, partial(_sent, job, slot)) for slot in job.slots]
+    handles.append(model.register_forward_pre_hook(BeforeForward(job, buffers=buffers)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _on_gradient(param: Any, hook: Callable[[torch.Tensor], None]) -> Any:
+    return param.register_post_accumulate_grad_hook(hook)
+
+
+def _sent(job: Job, slot: Slot, param: torch.Tensor) -> None:
+    job.on_gradient(slot)

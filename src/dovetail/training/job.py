@@ -1,0 +1,345 @@
+"""One distributed optimizer: gradients leave in rounds, results are waited for where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from dovetail.engine.rule import Hyper
+from dovetail.errors import Misuse
+from dovetail.timeline import Span
+from dovetail.training.guard import Guard
+from dovetail.training.order import FirstUse
+from dovetail.training.record import Recorder
+from dovetail.training.slots import Slot, dense_like, laid_out_like
+
+_LOOKAHEAD = 4  # due parameters that may be missing before the search for further arrivals ends
+
+
+class Engine(Protocol):
+    """The session as training uses it."""
+
+    def bind(self, index: int, pointer: int, /) -> None: ...
+    def begin(self, iteration: int, hypers: Sequence[Hyper], /) -> None: ...
+    def submit(self, index: int, iteration: int, pointer: int, /) -> None: ...
+    def backward_done(self, iteration: int, /) -> None: ...
+    def release(self, iteration: int, /) -> None: ...
+    def wait(self, indices: Sequence[int], iteration: int, /) -> bool: ...
+    def completed(self, index: int, /) -> int: ...
+    def absent(self, index: int, /) -> bool: ...
+    def spans(self) -> Sequence[Span]: ...
+    def close(self) -> None: ...
+
+
+class Update(Protocol):
+    """Where and how parameters change once the mean gradient is known."""
+
+    remote: bool  # at the aggregator
+
+    def prepare(self) -> list[Hyper]: ...
+    def touched(self, slot: Slot) -> None: ...
+    def schedule(self, slots: Sequence[Slot]) -> list[Slot]: ...
+    def apply(self, slots: Sequence[Slot]) -> None: ...
+
+
+class Job:
+    """Rounds of gradients and the steps made of them; one thread, the one that called `distribute`.
+
+    Each backward pass outside `no_sync` is one round on every rank. A step uses the last round.
+    """
+
+    def __init__(self, slots: Sequence[Slot], update: Update, engine: Engine, recorder: Recorder) -> None:
+        self.slots = list(slots)
+        self.update = update
+        self.engine = engine
+        self.recorder = recorder
+        self.guard = Guard(self, slots)
+        self.order = FirstUse(self.slots)
+        self.replan: Callable[[], Engine | None] | None = None  # asked once, before the second round
+        self.barrier = False  # the plan wants every result in place before the next forward pass
+        self.syncing = True  # False inside no_sync
+        self.steps = 0
+        self._round = 0  # counts from 1 in each engine
+        self._collecting = False  # the round takes gradients
+        self._fresh = False  # a round has been since the last step
+        self._nesting = 0  # backward() calls on the stack
+        self._due: dict[int, Slot] = {}  # in order of first use
+
+    # Gradients out
+
+    def on_gradient(self, slot: Slot) -> None:
+        """A gradient has been accumulated: hand it to the engine."""
+        with torch._C.DisableTorchFunction():
+            if not self.syncing:
+                slot.local = True
+                return
+            if slot.flying or slot.due:
+                raise Misuse(
+                    f"the gradient of {slot.name!r} was made again while the last one was on its way; put all backward "
+                    "passes of a step but the last into `with dovetail.no_sync(model)`, call loss.backward() rather "
+                    "than torch.autograd.backward(), and checkpoint with use_reentrant=False"
+                )
+            if not self._collecting:
+                self._open_round()
+            self.order.made(slot)
+            self._send(slot, self._dense(slot))
+
+    def _open_round(self) -> None:
+        self.settle_all()
+        if self.update.remote and self._fresh:
+            raise Misuse(
+                "a second backward pass came before optimizer.step(), but the update runs at the aggregator and cannot "
+                "be withheld; use dovetail.no_sync(model) or update='worker'"
+            )
+        if self._round == 1 and self.replan is not None:
+            self._swap(self.replan())
+        self._round += 1
+        self._collecting = self._fresh = True
+        self.engine.begin(self._round, self.update.prepare())
+        if self._nesting == 0 and torch._C._current_graph_task_id() != -1:
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_round)
+
+    def _swap(self, engine: Engine | None) -> None:
+        """Go on with another engine from here, if there is one."""
+        self.replan = None
+        if engine is not None:
+            self.engine = engine
+            self._round = 0
+            for slot in self.slots:
+                slot.sent = 0
+
+    def _dense(self, slot: Slot) -> torch.Tensor:
+        grad = slot.param.grad
+        assert grad is not None
+        if grad.layout is not torch.strided or grad.dtype != slot.param.dtype:
+            raise Misuse(
+                f"the gradient of {slot.name!r} is {grad.layout} of {grad.dtype}; dovetail sends dense ones of the "
+                "parameter's own type (for an embedding: sparse=False)"
+            )
+        if not laid_out_like(grad, slot.param):
+            slot.param.grad = grad = dense_like(slot.param).copy_(grad.detach())
+        return grad
+
+    def _send(self, slot: Slot, grad: torch.Tensor | None) -> None:
+        slot.absent = grad is None
+        slot.local = slot.dropped = False
+        slot.sent = self._round
+        slot.flying = True
+        pointer = 0
+        if grad is not None:
+            pointer, slot.stamp = grad.data_ptr(), grad._version
+        elif not self.update.remote:
+            grad = dense_like(slot.param)  # the others' mean comes in here
+            self.engine.bind(slot.index, grad.data_ptr())
+        slot.buffer = grad
+        if grad is not None and not self.update.remote:
+            self.guard.watch(grad, slot)
+        self.engine.submit(slot.index, self._round, pointer)
+
+    def _end_round(self) -> None:
+        """The backward pass is over: what has no gradient is declared absent, so that no rank waits for it."""
+        if not self._collecting or self._nesting:
+            return
+        with torch._C.DisableTorchFunction():
+            self._collecting = False
+            for slot in self.slots:
+                if slot.sent != self._round:
+                    keep = slot.param.grad is not None and (slot.local or self.update.remote)
+                    self._send(slot, self._dense(slot) if keep else None)
+            self.engine.backward_done(self._round)
+            if not self.update.remote:
+                self.engine.release(self._round)
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Around a backward pass as the guard sees it."""
+        if self._nesting == 0:
+            self.settle_all()
+            self.recorder.phase("backward")
+        self._nesting += 1
+        try:
+            yield
+        finally:
+            self._nesting -= 1
+        self._end_round()
+
+    # Results in
+
+    def settle_all(self) -> None:
+        """Every result is here and every update is applied."""
+        self.settle(self.slots)
+
+    def settle_due(self) -> None:
+        """Every update of the last step is applied."""
+        self.settle(list(self._due.values()))
+
+    def settle(self, slots: Iterable[Slot]) -> None:
+        """These slots' results are here and their updates applied; further arrivals are taken along."""
+        local = not self.update.remote  # an aggregator's update is under way only from step() on
+        wanted = [slot for slot in dict.fromkeys(slots) if slot.due or (slot.flying and local)]
+        if not wanted:
+            return
+        self._check_outside_backward(wanted)
+        with torch._C.DisableTorchFunction():
+            late = [slot.index for slot in wanted if not self._here(slot)]
+            if late:
+                self._apply(self._arrived())  # useful work while the network is busy
+                with self.recorder.waiting(self.slots[late[0]].name):
+                    self.engine.wait(late, self._round)
+            for slot in wanted:
+                self._land(slot)
+            self._apply([slot for slot in wanted if slot.due] + self._arrived(beside=wanted))
+        stale = next((slot for slot in wanted if slot.steps != self.steps), None)
+        if stale is not None:
+            raise Misuse(f"{stale.name!r} was read at step {stale.steps} although step {self.steps} was called")
+
+    def _check_outside_backward(self, slots: Sequence[Slot]) -> None:
+        slot = next((slot for slot in slots if slot.flying and not slot.due), None)
+        if slot is not None and torch._C._current_graph_task_id() != -1:
+            raise Misuse(
+                f"the gradient of {slot.name!r} was read inside backward() after it left; register that hook before "
+                "dovetail.distribute(), or read the gradient after backward()"
+            )
+
+    def _here(self, slot: Slot) -> bool:
+        return not slot.flying or self.engine.completed(slot.index) >= self._round
+
+    def _arrived(self, beside: Sequence[Slot] = ()) -> list[Slot]:
+        """Due slots whose results are here, most urgent first; gives up after a few that are not."""
+        taken = {slot.index for slot in beside}
+        found: list[Slot] = []
+        missing = 0
+        for slot in self._due.values():
+            if slot.index in taken:
+                continue
+            if self._here(slot):
+                self._land(slot)
+                found.append(slot)
+            elif (missing := missing + 1) == _LOOKAHEAD:
+                break
+        return found
+
+    def _land(self, slot: Slot) -> None:
+        """The engine is done with the slot: an absent gradient that others had becomes ours, too."""
+        if not slot.flying:
+            return
+        slot.flying = False
+        mean, slot.buffer = slot.buffer, None
+        if mean is None or self.update.remote:
+            return
+        self.guard.forget(mean, slot)
+        if not slot.absent:
+            slot.known = mean
+            return
+        nobody = self.engine.absent(slot.index)
+        if not nobody and not slot.dropped:
+            slot.param.grad = slot.known = mean
+        if slot.due:
+            # Nobody had one: as torch does, step with what stood there, if anything.
+            slot.grad = slot.stood if nobody else mean
+            self._watch_grad(slot)
+        slot.stood = None
+
+    def _watch_grad(self, slot: Slot) -> None:
+        if slot.grad is not None and not self.update.remote:
+            self.guard.watch(slot.grad, slot)
+
+    def _apply(self, slots: Sequence[Slot]) -> None:
+        if not slots:
+            return
+        for slot in slots:
+            slot.due = False
+            slot.steps = self.steps
+            del self._due[slot.index]
+            self.guard.forget(slot.param, slot)
+        with self.recorder.updating(len(slots)):
+            self.update.apply(slots)
+        for slot in slots:
+            if slot.grad is not None:
+                self.guard.forget(slot.grad, slot)
+                slot.grad = None
+
+    # What the user's code does to gradients and parameters
+
+    def read_grad(self, slot: Slot) -> None:
+        """`p.grad` is about to be read: with the update at the worker it must be the mean by then."""
+        if slot.flying and not self.update.remote:
+            self._check_outside_backward([slot])
+            with torch._C.DisableTorchFunction():
+                if not self._here(slot):
+                    with self.recorder.waiting(slot.name):
+                        self.engine.wait([slot.index], self._round)
+                self._land(slot)
+
+    def drop_grad(self, slot: Slot, *, set_to_none: bool) -> None:
+        """The user zeroes a gradient: one that is still needed stays as it is, and the parameter gets another."""
+        with torch._C.DisableTorchFunction():
+            slot.local, slot.dropped = False, True
+            grad = slot.param.grad
+            if grad is None:
+                return
+            if set_to_none:
+                slot.param.grad = None
+            elif grad is slot.buffer or grad is slot.grad or grad is slot.stood:
+                slot.param.grad = slot.known = dense_like(slot.param)
+            else:
+                grad.detach_().zero_()
+                slot.known = grad
+
+    def touched(self, slot: Slot) -> None:
+        """The user may change the parameter's memory without torch knowing."""
+        self.update.touched(slot)
+
+    def first_read(self, slot: Slot) -> None:
+        """A torch function reads the parameter for the first time, or while the order is being recorded."""
+        slot.seen = self.order.read(slot) or slot.seen
+
+    # Steps
+
+    def step(self) -> None:
+        """Close the round and make its updates due; nothing is waited for."""
+        with torch._C.DisableTorchFunction():
+            self.close_round()
+            due = self.update.schedule(self.slots)
+            self._fresh = self.guard.recording = False
+            self.steps += 1
+            for slot in self.slots:
+                slot.steps = self.steps
+            for slot in sorted(due, key=self.order.rank):
+                slot.due, slot.steps = True, self.steps - 1
+                self._due[slot.index] = slot
+                self.guard.watch(slot.param, slot)
+                self._watch_grad(slot)
+            if self.update.remote:
+                self.engine.release(self._round)
+        self.recorder.step(self.steps)
+
+    def close_round(self) -> None:
+        """One round stands behind the coming step, an empty one if need be."""
+        self.settle_due()
+        if not self._fresh:
+            local = next((slot for slot in self.slots if slot.local and slot.param.grad is not None), None)
+            if local is not None:
+                raise Misuse(
+                    f"optimizer.step() on gradients made under no_sync only (first: {local.name!r}); "
+                    "run the last backward() before step() outside dovetail.no_sync(model)"
+                )
+            self._open_round()  # every rank answers each round, also one whose loss used no parameter
+        self._end_round()
+
+    def whole_step(self) -> None:
+        """The counterpart of `step` when the optimizer has stepped everything at once."""
+        self._fresh = self.guard.recording = False
+        self.steps += 1
+        for slot in self.slots:
+            slot.steps = self.steps
+        self.recorder.step(self.steps)
+
+    def forward_begins(self) -> None:
+        """The model is called: parameters that no torch function was seen to read (compiled code) are needed now."""
+        self.order.forward_begins()
+        self.recorder.forward()
+        self.settle([slot for slot in self._due.values() if self.barrier or not slot.seen])

@@ -1,0 +1,153 @@
+"""Before training starts: ranks agree on the model, plan, and open the engine; every failure is one clear line."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from dovetail.engine.peers import Meeting
+from dovetail.engine.rule import Rule
+from dovetail.engine.session import Options, Session
+from dovetail.engine.table import TensorSpec
+from dovetail.errors import BadInput, DovetailError, Mismatch
+from dovetail.network.model import Cluster, Link
+from dovetail.plan.policies import make_plan
+from dovetail.plan.schedule import Plan
+from dovetail.trace.graph import Profile
+from dovetail.training.order import registration
+from dovetail.training.slots import DTYPES, Slot
+
+_PATIENCE = 300.0  # seconds that a rank's first iteration may be slower than another's
+_UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # passes that weigh startup against size need some link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the user asked for."""
+
+    policy: str
+    hubs: tuple[str, ...]
+    aggregation: str | None
+    options: Options
+
+
+def check_process_group() -> tuple[int, int]:
+    """Rank and world of the default process group; BadInput when there is none."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise BadInput(
+            'dovetail.distribute() came before torch.distributed was set up; call dist.init_process_group("gloo") first'
+        )
+    return dist.get_rank(), dist.get_world_size()
+
+
+def describe(model: torch.nn.Module, slots: list[Slot]) -> list[str]:
+    """Everything that must be equal on all ranks, one line each."""
+    lines = [f"parameter {slot.name!r} {_form(slot.param)} in group {slot.group}" for slot in slots]
+    trained = {slot.name for slot in slots}
+    lines += [f"frozen {name!r} {_form(p)}" for name, p in model.named_parameters() if name not in trained]
+    return lines + [f"buffer {name!r} {_form(b)}" for name, b in model.named_buffers()]
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def agree(prepare: Callable[[], list[str]]) -> str:
+    """Run `prepare` on every rank and compare what it says; returns a name for the job, the same everywhere.
+
+    A rank that fails tells the others, which would otherwise wait for it.
+    """
+    failure: Exception | None = None
+    lines: list[str] = []
+    try:
+        lines = prepare()
+    except Exception as error:
+        failure = error
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    world = dist.get_world_size()
+    said: list[Any] = [None] * world
+    dist.all_gather_object(said, (digest, str(failure) if failure else "", secrets.token_hex(4)))
+    if failure is not None:
+        raise failure
+    broken = next((rank for rank, (_, message, _) in enumerate(said) if message), None)
+    if broken is not None:
+        raise DovetailError(f"rank {broken} could not start: {said[broken][1]}")
+    other = next((rank for rank in range(world) if said[rank][0] != said[0][0]), None)
+    if other is not None:
+        every: list[Any] = [None] * world
+        dist.all_gather_object(every, lines)
+        raise Mismatch(f"ranks train different models: {_difference(every[0], every[other], other)}")
+    return f"train-{said[0][2]}"
+
+
+def _difference(zero: list[str], theirs: list[str], rank: int) -> str:
+    for one, two in zip(zero, theirs, strict=False):
+        if one != two:
+            return f"rank 0 has {one}, rank {rank} has {two}"
+    where, longer = (0, zero) if len(zero) > len(theirs) else (rank, theirs)
+    return f"only rank {where} has {longer[min(len(zero), len(theirs))]}"
+
+
+class Opener:
+    """Plans and opens sessions for one job: a first one, and a better one when the order of use is known."""
+
+    def __init__(self, setting: Setting, slots: list[Slot], name: str, rule: Rule | None, place: str) -> None:
+        self._setting = setting
+        self._rule = rule
+        self._place = place
+        self._name = name
+        self._slots = slots
+        self._rank, self._world = dist.get_rank(), dist.get_world_size()
+        self.store: Any = dist.distributed_c10d._get_default_store()
+        self.plan = self._make_plan(registration(slots))
+        self.session: Session | None = None
+
+    def _make_plan(self, profile: Profile) -> Plan:
+        rate = self._setting.options.rate
+        link = Link(startup=_UNKNOWN_LINK.startup, bandwidth=rate) if rate else _UNKNOWN_LINK
+        cluster = Cluster.uniform(workers=self._world, link=link, hubs=len(self._setting.hubs))
+        return make_plan(
+            profile, cluster, self._setting.policy, aggregation=self._setting.aggregation, update=self._place
+        )
+
+    def first(self) -> Session:
+        """A session that takes parameters to be used as they were registered."""
+        self.session = self._open(self._name)
+        return self.session
+
+    def again(self, profile: Profile) -> Session | None:
+        """A session for rank 0's recorded order, or None when that plan is the one in force; all ranks call it."""
+        meeting = Meeting(self.store, rank=self._rank, world=self._world, name=f"{self._name}/order", seconds=_PATIENCE)
+        if self._rank == 0:
+            plan = self._make_plan(profile)
+            same = plan.transfers == self.plan.transfers
+            meeting.publish("plan", b"" if same else msgspec.json.encode(plan))
+        text = meeting.read("plan", bytes, waits_for="rank 0, which plans the order of transfers")
+        if not text:
+            return None
+        self.plan = msgspec.json.decode(text, type=Plan)
+        self.session = self._open(f"{self._name}-2")
+        return self.session
+
+    def _open(self, name: str) -> Session:
+        return Session.open(
+            store=self.store,
+            rank=self._rank,
+            world=self._world,
+            plan=self.plan,
+            tensors=[
+                TensorSpec(p.name, p.nbytes, DTYPES[slot.param.dtype], slot.group)
+                for p, slot in zip(self.plan.params, self._slots, strict=True)
+            ],
+            hubs=self._setting.hubs,
+            rule=self._rule,
+            options=self._setting.options,
+            namespace=name,
+        )

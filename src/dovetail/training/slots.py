@@ -1,0 +1,85 @@
+"""The tensors being trained: one slot each, with what is known about its gradient and its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from dovetail.errors import BadInput
+
+DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+class Slot:
+    """One trained tensor; tied weights are one slot."""
+
+    __slots__ = ("absent", "buffer", "dropped", "due", "flying", "grad", "group", "index", "known", "local", "name",
+                 "param", "seen", "sent", "stamp", "steps", "stood")  # fmt: skip
+
+    def __init__(self, index: int, name: str, param: torch.nn.Parameter, group: int) -> None:
+        self.index = index
+        self.name = name
+        self.param = param
+        self.group = group  # position of its group in optimizer.param_groups
+        self.buffer: torch.Tensor | None = None  # the gradient in the engine's hands
+        self.stamp = 0  # torch's count of changes to it when it left
+        self.grad: torch.Tensor | None = None  # the gradient of the due update
+        self.known = param.grad  # the last gradient that is the same on every rank
+        self.sent = 0  # the round it was last handed over in
+        self.absent = False  # it had no gradient here in that round
+        self.dropped = False  # the user zeroed or replaced .grad since then
+        self.stood: torch.Tensor | None = None  # an absent one: what stood at .grad when step() was called
+        self.flying = False  # handed over, result not seen yet
+        self.due = False  # step() was called, the update is not applied yet
+        self.local = False  # holds gradients made under no_sync
+        self.seen = False  # a forward pass read it through a torch function
+        self.steps = 0  # updates its value contains
+
+
+def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]]) -> list[Slot]:
+    """Slots of the optimizer's trainable parameters, in registration order; frozen ones are left out."""
+    group_of: dict[torch.nn.Parameter, int] = {}
+    for position, group in enumerate(groups):
+        group_of.update(dict.fromkeys(group["params"], position))
+    slots: list[Slot] = []
+    for name, param in _named(model, group_of):
+        if param.requires_grad:
+            _check(name, param)
+            slots.append(Slot(len(slots), name, param, group_of[param]))
+    if not slots:
+        raise BadInput("the optimizer holds no trainable parameter; give distribute() the model's own optimizer")
+    return slots
+
+
+def _named(model: torch.nn.Module, group_of: dict[torch.nn.Parameter, int]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """The optimizer's parameters under the model's names; what the model does not own is numbered."""
+    rest = dict(group_of)
+    for name, param in model.named_parameters():
+        if rest.pop(param, None) is not None:
+            yield name, param
+    for number, param in enumerate(rest):
+        yield f"outside the model {number}", param
+
+
+def _check(name: str, param: torch.Tensor) -> None:
+    if param.device.type != "cpu":
+        raise BadInput(f"parameter {name!r} is on {param.device}; dovetail moves gradients in host memory, use the CPU")
+    if param.dtype not in DTYPES or param.layout is not torch.strided:
+        raise BadInput(
+            f"parameter {name!r} is {param.layout} of {param.dtype}; dovetail trains dense "
+            f"{', '.join(str(d).removeprefix('torch.') for d in DTYPES)}"
+        )
+
+
+def laid_out_like(grad: torch.Tensor, param: torch.Tensor) -> bool:
+    """Whether both hold their elements at the same places of one gap-free block."""
+    if grad.is_contiguous() and param.is_contiguous():
+        return True
+    return grad.stride() == param.stride() and torch.ops.aten.is_non_overlapping_and_dense(grad)
+
+
+def dense_like(param: torch.Tensor) -> torch.Tensor:
+    """Zeros in one gap-free block in the parameter's own order of elements."""
+    return torch.zeros_like(param, memory_format=torch.preserve_format, requires_grad=False)
