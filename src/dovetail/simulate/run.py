@@ -1,0 +1,144 @@
+"""`simulate`: what a plan would do on a cluster, as the same Timeline that the engine measures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dovetail.errors import BadInput
+from dovetail.network.model import Cluster
+from dovetail.plan.schedule import Plan
+from dovetail.simulate.core import Raw, Rules, Simulation
+from dovetail.simulate.folded import FoldedNetwork, fold
+from dovetail.simulate.network import FullNetwork, Network
+from dovetail.simulate.work import compile_work, quantum_for
+from dovetail.timeline import Span, Timeline
+from dovetail.trace.graph import Profile
+
+UPDATE_RATE = 4e9  # bytes of parameters that one core updates in a second
+WARM_UP = 1  # iterations before the reported ones: the first starts with every parameter in place
+MESSAGES = 20_000  # per iteration; above it, chunks are simulated in larger pieces
+FOLDED_CHUNKS = 1024  # the same for folded workers
+
+
+def simulate(
+    profile: Profile,
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    iterations: int = 3,
+    seed: int = 0,
+    jitter: float = 0.0,
+    stragglers: Mapping[int, float] | None = None,
+    hub_update_rate: float = UPDATE_RATE,
+    full: bool = False,
+) -> Timeline:
+    """The timeline of `iterations` steady iterations; equal workers are folded into one unless `full`.
+
+    `jitter` is the standard deviation of the logarithm of an iteration's compute time, `stragglers` gives workers
+    whose compute takes that many times longer.
+    """
+    slow = dict(stragglers or {})
+    _check(cluster, iterations, jitter, slow, hub_update_rate)
+    count = len(cluster.workers)
+    folded = None if full or jitter or slow else fold(cluster, plan.aggregation)
+    limit = FOLDED_CHUNKS if folded else max(256, MESSAGES // max(1, 2 * (count - 1)))
+    quantum = quantum_for(plan, limit)
+    work = compile_work(profile, plan, quantum=quantum)
+    if not work.stretches:
+        raise BadInput(f"the profile {profile.name!r} has no ops; trace a model, or give ops with times")
+    network: Network
+    if folded:
+        network = FoldedNetwork(work, cluster, folded, plan.chunk_bytes)
+    else:
+        network = FullNetwork(work, cluster, plan.aggregation)
+    total = iterations + WARM_UP
+    chance = random.Random(seed)
+    pace = [
+        [slow.get(w, 1.0) * (chance.lognormvariate(0.0, jitter) if jitter else 1.0) for _ in range(total)]
+        for w in network.workers
+    ]
+    rules = Rules(
+        iterations=total,
+        update_at_worker=plan.update == "worker",
+        update_rate=hub_update_rate,
+        chunk_bytes=plan.chunk_bytes if folded else quantum,
+        sent_share=min(1.0, 2 * plan.keep) if plan.keep < 1 else 1.0,  # a kept value travels with its index
+        pace=pace,
+    )
+    simulation = Simulation(work, network, rules)
+    simulation.run()
+    return Timeline(
+        source="simulator",
+        policy=plan.policy,
+        spans=_spans(simulation.raw, network, min(b[WARM_UP - 1] for b in simulation.boundaries)),
+        boundaries={network.names[w]: tuple(b[WARM_UP - 1 :]) for w, b in enumerate(simulation.boundaries)},
+        notes=_notes(count, folded is not None, quantum, plan),
+    )
+
+
+def _check(cluster: Cluster, iterations: int, jitter: float, slow: Mapping[int, float], hub_update_rate: float) -> None:
+    if iterations < 1:
+        raise BadInput(f"{iterations} iterations to simulate; give 1 or more")
+    if not 0 <= jitter < 10:
+        raise BadInput(f"jitter is {jitter!r}; it is a share of the compute time, 0 or more (0.05 = 5 %)")
+    if not hub_update_rate > 0:
+        raise BadInput(f"the update rate is {hub_update_rate!r} bytes/s; it must be above 0")
+    for worker, factor in slow.items():
+        if not 0 <= worker < len(cluster.workers):
+            raise BadInput(f"straggler {worker}: the cluster has workers 0..{len(cluster.workers) - 1}")
+        if not 0 < factor < float("inf"):
+            raise BadInput(f"straggler {worker} is {factor!r} times slower; give a number above 0")
+
+
+def _notes(count: int, folded: bool, quantum: int, plan: Plan) -> tuple[str, ...]:
+    notes = []
+    if folded:
+        notes.append(f"{count} equal workers: worker 0 stands for each of them")
+    if quantum > plan.chunk_bytes:
+        notes.append(f"chunks of {plan.chunk_bytes} bytes simulated {quantum // plan.chunk_bytes} at a time")
+    return tuple(notes)
+
+
+def _spans(raw: list[Raw], network: Network, since: float) -> tuple[Span, ...]:
+    """Spans from `since` on; touching ones of the same transfer on one node and lane become one."""
+    current: dict[tuple[str, str], Span] = {}
+    done: list[Span] = []
+    for number, lane, name, start, end, iteration, nbytes, peer, priority in sorted(raw, key=lambda r: r[3]):
+        if end <= since:
+            continue
+        node = network.names[number]
+        span = Span(
+            node=node,
+            lane=lane,
+            name=name,
+            start=start,
+            end=end,
+            iteration=iteration,
+            nbytes=nbytes,
+            peer=network.names[peer] if peer >= 0 else "",
+            priority=priority,
+        )
+        last = current.get((node, lane))
+        if last and _touch(last, span):
+            span = _joined(last, span)
+        elif last:
+            done.append(last)
+        current[node, lane] = span
+    done += current.values()
+    return tuple(sorted(done, key=lambda s: (s.start, s.node, s.lane, s.end)))
+
+
+def _touch(last: Span, span: Span) -> bool:
+    same = last.name == span.name and last.iteration == span.iteration and span.nbytes > 0
+    return same and span.start <= last.end * (1 + 1e-12)
+
+
+def _joined(last: Span, span: Span) -> Span:
+    return replace(
+        last,
+        end=max(last.end, span.end),
+        nbytes=last.nbytes + span.nbytes,
+        peer=last.peer if last.peer == span.peer else "",
+    )
