@@ -28,10 +28,9 @@ struct Slot {
   bool finishQueued = false;
   bool valueIsCallers = false;  // `value` points into the caller's memory.
   SumState sum = SumState::Empty;
-  Node filling = -1;   // Who is being received straight into the sum.
-  int sending = 0;     // Frames that still read from `value`.
-  int offered = 0;     // Peers that have asked and been served.
-  size_t inOrder = 0;  // Deterministic mode: contributions added so far.
+  Node filling = -1;  // Who is being received straight into the sum.
+  int sending = 0;    // Frames that still read from `value`.
+  int offered = 0;    // Peers that have asked and been served.
   const std::byte* local = nullptr;
   const std::byte* value = nullptr;  // What a Send step sends.
   std::vector<Node> from;            // Who has contributed.
@@ -65,7 +64,8 @@ struct Chunk {
   ChunkSpec spec;
   DType type;
   int32_t group = 0;
-  size_t count = 0;  // Elements.
+  size_t count = 0;     // Elements.
+  double factor = 1.0;  // The result is the sum times this.
   Slot slots[2];
 
   // At the root only: the value and the optimizer's state.

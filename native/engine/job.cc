@@ -24,29 +24,87 @@ Job::~Job() {
 }
 
 void Job::setTable(Table table) {
-  if (started_) throw std::logic_error("the table is fixed once the job has started");
-  table_ = std::move(table);
-  tensors_ = std::vector<TensorState>(table_.tensors.size());
-  transfersOf_.assign(table_.tensors.size(), {});
-  missing_.clear();
-  for (size_t t = 0; t < table_.transfers.size(); ++t) {
+  if (started_) throw std::logic_error("the table is fixed once the job has started; extend it");
+  append(std::move(table));
+}
+
+void Job::extendTable(Table more) {
+  withLoopsParked([&] {
+    std::lock_guard lock(mutex_);
+    append(std::move(more));
+    for (auto& shard : shards_) shard->grow();
+  });
+  for (auto& shard : shards_) shard->loop().post([&s = *shard] { s.replayUnborn(); });
+}
+
+void Job::append(Table more) {
+  const size_t tensors = table_.tensors.size() + more.tensors.size();
+  const size_t transfers = table_.transfers.size() + more.transfers.size();
+  const size_t programs = table_.programs.size() + more.programs.size();
+  for (const ChunkSpec& chunk : more.chunks) {
+    const bool known = chunk.tensor >= 0 && static_cast<size_t>(chunk.tensor) < tensors &&
+                       chunk.transfer >= 0 && static_cast<size_t>(chunk.transfer) < transfers &&
+                       (chunk.program < 0 || static_cast<size_t>(chunk.program) < programs);
+    if (!known)
+      throw std::invalid_argument("a chunk names a tensor, program or transfer that does not exist");
+  }
+  const auto moveOver = [](auto& to, auto& from) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  const size_t firstChunk = table_.chunks.size(), firstTransfer = table_.transfers.size();
+  moveOver(table_.programs, more.programs);
+  moveOver(table_.tensors, more.tensors);
+  moveOver(table_.chunks, more.chunks);
+  moveOver(table_.transfers, more.transfers);
+  moveOver(table_.windows, more.windows);
+  transfersOf_.resize(tensors);
+  const size_t firstTensor = tensors_.size();
+  while (tensors_.size() < tensors) tensors_.emplace_back();
+  for (size_t t = firstTransfer; t < transfers; ++t) {
     missing_.push_back(static_cast<int>(table_.transfers[t].size()));
     for (const int32_t tensor : table_.transfers[t])
       transfersOf_.at(static_cast<size_t>(tensor)).push_back(static_cast<int>(t));
   }
-  for (const ChunkSpec& chunk : table_.chunks) {
-    if (chunk.program >= static_cast<int32_t>(table_.programs.size()) || chunk.transfer < 0 ||
-        chunk.transfer >= static_cast<int32_t>(table_.transfers.size())) {
-      throw std::invalid_argument("a chunk names a program or a transfer that does not exist");
-    }
-    TensorState& tensor = tensors_.at(static_cast<size_t>(chunk.tensor));
+  for (size_t c = firstChunk; c < table_.chunks.size(); ++c) {
+    const ChunkSpec& chunk = table_.chunks[c];
     if (chunk.offset < 0 || chunk.nbytes < 0 ||
         chunk.offset + chunk.nbytes > table_.tensors[static_cast<size_t>(chunk.tensor)].nbytes) {
       throw std::invalid_argument("a chunk reaches outside its tensor");
     }
-    if (chunk.program >= 0) ++tensor.chunks;
+    if (chunk.program >= 0) ++tensors_[static_cast<size_t>(chunk.tensor)].chunks;
   }
-  for (TensorState& tensor : tensors_) tensor.left[0] = tensor.left[1] = tensor.chunks;
+  for (size_t t = firstTensor; t < tensors; ++t)
+    tensors_[t].left[0] = tensors_[t].left[1] = tensors_[t].chunks;
+}
+
+void Job::withLoopsParked(const std::function<void()>& task) {
+  std::mutex mutex;
+  std::condition_variable turned;
+  size_t parked = 0, gone = 0;
+  bool done = false;
+  for (auto& shard : shards_) {
+    shard->loop().post([&] {
+      std::unique_lock lock(mutex);
+      ++parked;
+      turned.notify_all();
+      turned.wait(lock, [&] { return done; });
+      ++gone;
+      turned.notify_all();
+    });
+  }
+  std::unique_lock lock(mutex);
+  turned.wait(lock, [&] { return parked == shards_.size(); });
+  try {
+    task();
+  } catch (...) {
+    done = true;
+    turned.notify_all();
+    turned.wait(lock, [&] { return gone == shards_.size(); });
+    throw;
+  }
+  done = true;
+  turned.notify_all();
+  turned.wait(lock, [&] { return gone == shards_.size(); });
 }
 
 void Job::setRule(Rule rule, uint32_t flags) {
@@ -206,7 +264,6 @@ Waited Job::wait(const std::vector<int>& tensors, Iteration iteration, double se
     }
     return true;
   };
-  if (done()) return Waited::Done;
   ++waiters_;
   std::unique_lock lock(mutex_);
   bool finished = false;

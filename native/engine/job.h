@@ -5,6 +5,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -77,6 +79,10 @@ class Job {
   void addLink(Node peer, int lane, int fd);  // Owns fd. After start only for guests.
   void start();
 
+  // After start: tensors, programs, transfers and chunks that follow the ones there are. Frames for them that
+  // came before are kept until now. Blocks for a moment.
+  void extendTable(Table more);
+
   // Any thread; none of them blocks unless it says so.
   void bind(int tensor, std::byte* memory);
   void put(int tensor, int slot, const std::byte* memory, uint32_t step);
@@ -94,6 +100,7 @@ class Job {
   void fail(Node peer, const std::string& reason);
   std::vector<Event> events();
   std::vector<Path> paths();  // Blocks for a moment.
+  int contributors() const { return options_.contributors; }
   const Counters& counters() const { return counters_; }
   void close();  // Blocks until goodbyes are said, 2 s at most; idempotent.
 
@@ -120,19 +127,21 @@ class Job {
   void chunkComplete(int tensor, Iteration iteration, bool present);  // Shards.
   void gotChunk(int ticket, bool absent, uint32_t step, int tensor);  // Shards.
   void sendTransfer(int transfer, Iteration iteration);
+  void append(Table more);
+  void withLoopsParked(const std::function<void()>& task);
   void requireTensor(int tensor, const char* what) const;
   Shard& shardOf(int lane) { return *shards_[static_cast<size_t>(lane) % shards_.size()]; }
 
   const std::vector<Loop*> loops_;
   const JobOptions options_;
-  Table table_;  // Constant after start.
+  Table table_;  // Grows only while all loops are parked.
   Rule rule_ = Rule::Mean;
   uint32_t flags_ = 0;
   std::vector<std::unique_ptr<Shard>> shards_;  // One a loop; constant after construction.
-  std::vector<TensorState> tensors_;
-  std::vector<std::vector<int>> transfersOf_;  // Tensor -> transfers.
-  std::vector<int> missing_;                   // Transfer -> tensors not submitted. Guarded by submitMutex_.
-  std::vector<int> held_;                      // Ready, but the window is closed. Guarded by submitMutex_.
+  std::deque<TensorState> tensors_;             // Likewise, and under mutex_; entries never move.
+  std::vector<std::vector<int>> transfersOf_;   // Tensor -> transfers.
+  std::vector<int> missing_;                    // Transfer -> tensors not submitted. Guarded by submitMutex_.
+  std::vector<int> held_;                       // Ready, but the window is closed. Guarded by submitMutex_.
   std::mutex submitMutex_;
   std::atomic<Iteration> current_{0};
   std::atomic<Iteration> backwardDone_{0};

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr Priority kFirst = std::numeric_limits<Priority>::min();
 constexpr Priority kLast = std::numeric_limits<Priority>::max();
 constexpr int64_t kBeat = kSecond;
+constexpr size_t kMaxUnborn = 1 << 20;  // Frames; a peer that far ahead does not run our program.
 }  // namespace
 
 void Shard::addLink(Node peer, int lane, int fd) {
@@ -23,11 +25,19 @@ void Shard::addLink(Node peer, int lane, int fd) {
 }
 
 void Shard::start() {
+  grow();
+  lastTurn_ = nowNs();
+  loop_.addTurnListener(this);
+  for (auto& [key, peer] : peers_) peer.link->start();
+}
+
+void Shard::grow() {
   const Table& table = job_.table_;
+  const auto first = static_cast<ChunkId>(chunks_.size());
   chunks_.resize(table.chunks.size());
   ofTransfer_.resize(table.transfers.size());
   ofTensor_.resize(table.tensors.size());
-  for (ChunkId id = 0; id < table.chunks.size(); ++id) {
+  for (ChunkId id = first; id < table.chunks.size(); ++id) {
     const ChunkSpec& spec = table.chunks[id];
     if (spec.program < 0 || &job_.shardOf(spec.lane) != this) continue;
     const TensorSpec& tensor = table.tensors[static_cast<size_t>(spec.tensor)];
@@ -35,14 +45,28 @@ void Shard::start() {
     chunk->spec = spec;
     chunk->type = tensor.type;
     chunk->group = tensor.group;
+    chunk->factor = 1.0 / tensor.divisor;
     chunk->count = static_cast<size_t>(spec.nbytes) / sizeOf(tensor.type);
     chunks_[id] = std::move(chunk);
     ofTransfer_[static_cast<size_t>(spec.transfer)].push_back(id);
     ofTensor_[static_cast<size_t>(spec.tensor)].push_back(id);
   }
-  lastTurn_ = nowNs();
-  loop_.addTurnListener(this);
-  for (auto& [key, peer] : peers_) peer.link->start();
+}
+
+void Shard::replayUnborn() {
+  auto waiting = std::move(unborn_);
+  unborn_.clear();
+  for (Unborn& frame : waiting) {
+    if (failed_) return;
+    if (frame.header.chunk >= chunks_.size()) {
+      unborn_.push_back(std::move(frame));
+      continue;
+    }
+    Link& link = *peers_.at({frame.peer, frame.lane}).link;
+    if (!fits(frame.header)) return failJob(frame.peer, "sent a frame that does not fit the job");
+    partialArrived(link, frame.header, std::move(frame.payload));
+  }
+  flush();
 }
 
 void Shard::stop() {
@@ -176,6 +200,7 @@ std::byte* Shard::placeFor(Link& link, const Header& header) {
   if (failed_) return scratch();
   switch (header.kind) {
     case Kind::Partial:
+      if (header.chunk >= chunks_.size()) return isGuest(link.peer()) ? nullptr : scratch();
       return isGuest(link.peer()) || !fits(header) ? nullptr : placeForPartial(link, header);
     case Kind::Result:
       return isGuest(link.peer()) || !fits(header) ? nullptr : placeForResult(header);
@@ -237,14 +262,21 @@ void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
   switch (header.kind) {
     case Kind::Partial:
     case Kind::Result:
-      if (isGuest(link.peer()) || !fits(header)) break;
+      if (isGuest(link.peer())) break;
+      if (header.kind == Kind::Partial && header.chunk >= chunks_.size()) {
+        if (unborn_.size() >= kMaxUnborn) break;
+        unborn_.push_back({link.peer(), link.lane(), header, std::exchange(link.scratch(), Buffer())});
+        return;
+      }
+      if (!fits(header)) break;
       if (job_.options_.trace) {
         const Chunk& chunk = *chunks_[header.chunk];
         events_.push_back({1, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, started,
                            nowNs(), header.length,
                            header.kind == Kind::Partial ? chunk.spec.push : chunk.spec.pull});
       }
-      return header.kind == Kind::Partial ? partialArrived(link, header) : resultArrived(header);
+      if (header.kind == Kind::Result) return resultArrived(header);
+      return partialArrived(link, header, std::nullopt);
     case Kind::Ask: {
       Slot* slot = isGuest(link.peer()) || !fits(header)
                        ? nullptr
@@ -283,7 +315,7 @@ void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
   failJob(link.peer(), "sent a frame that does not fit the job");
 }
 
-void Shard::partialArrived(Link& link, const Header& header) {
+void Shard::partialArrived(Link& link, const Header& header, std::optional<Buffer> kept) {
   Slot* slot = openSlot(header.chunk, header.iteration);
   const Node from = link.peer();
   if (slot == nullptr || std::find(slot->from.begin(), slot->from.end(), from) != slot->from.end()) {
@@ -291,14 +323,14 @@ void Shard::partialArrived(Link& link, const Header& header) {
   }
   Chunk& chunk = *chunks_[header.chunk];
   if ((header.flags & kAbsent) == 0) {
+    Buffer& values = kept ? *kept : link.scratch();
     slot->present = true;
     if (slot->sum == SumState::Filling && slot->filling == from) {
       slot->sum = SumState::Ready;
     } else if (mayAdd(chunk, *slot, from)) {
-      contribute(chunk, *slot, from, link.scratch().data());
+      contribute(chunk, *slot, values.data());
     } else {
-      slot->early.push_back({from, std::move(link.scratch())});
-      link.scratch() = Buffer();
+      slot->early.push_back({from, std::exchange(values, Buffer())});
     }
   }
   slot->from.push_back(from);

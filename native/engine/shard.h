@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <string>
 #include <utility>
@@ -26,6 +27,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
 
   void addLink(Node peer, int lane, int fd);
   void start();
+  void grow();          // The table has grown. Any thread, while this loop is parked.
+  void replayUnborn();  // Take up the frames that came before their chunks.
   void stop();
   bool drained() const;  // Nothing left to write.
   void sayBye();
@@ -79,7 +82,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void finish(ChunkId id, Slot& slot);
   void updateMaster(Chunk& chunk, Slot& slot);
   void deliver(ChunkId id, Slot& slot);
-  void contribute(Chunk& chunk, Slot& slot, Node from, const std::byte* values);
+  void contribute(Chunk& chunk, Slot& slot, const std::byte* values);
   void drainEarly(Chunk& chunk, Slot& slot);
   bool mayAdd(const Chunk& chunk, const Slot& slot, Node from) const;
   void sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers);
@@ -88,7 +91,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   // shard.cc: frames.
   std::byte* placeForPartial(Link& link, const Header& header);
   std::byte* placeForResult(const Header& header);
-  void partialArrived(Link& link, const Header& header);
+  void partialArrived(Link& link, const Header& header, std::optional<Buffer> kept);  // Kept: it came early.
   void resultArrived(const Header& header);
   void hyperArrived(Link& link, const Header& header);
   void byeArrived(Link& link);
@@ -126,6 +129,13 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
     std::byte* memory;
   };
   std::map<std::pair<ChunkId, int>, PendingGet> gets_;
+  struct Unborn {
+    Node peer;
+    int lane;
+    Header header;
+    Buffer payload;
+  };
+  std::vector<Unborn> unborn_;  // Gradients for chunks that our caller has not come to yet.
   std::vector<Event> events_;
   int64_t lastTurn_ = 0;
   bool failed_ = false;   // No step runs any more; what still arrives is thrown away.

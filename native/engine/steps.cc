@@ -71,8 +71,7 @@ bool Shard::mayAdd(const Chunk& chunk, const Slot& slot, Node from) const {
   return true;
 }
 
-void Shard::contribute(Chunk& chunk, Slot& slot, Node from, const std::byte* values) {
-  (void)from;
+void Shard::contribute(Chunk& chunk, Slot& slot, const std::byte* values) {
   if (slot.sum == SumState::Empty) {
     slot.buffer.reserve(chunk.count * sumSizeOf(chunk.type));
     startSum(chunk.type, slot.buffer.data(), values, chunk.count);
@@ -95,7 +94,7 @@ void Shard::drainEarly(Chunk& chunk, Slot& slot) {
     again = false;
     if (slot.localPending && mayAdd(chunk, slot, job_.options_.node)) {
       slot.localPending = false;
-      contribute(chunk, slot, job_.options_.node, slot.local);
+      contribute(chunk, slot, slot.local);
       again = true;
     }
     for (size_t i = 0; i < slot.early.size(); ++i) {
@@ -103,7 +102,7 @@ void Shard::drainEarly(Chunk& chunk, Slot& slot) {
       Early early = std::move(slot.early[i]);
       slot.early.erase(slot.early.begin() + static_cast<std::ptrdiff_t>(i));
       if (mayAdd(chunk, slot, from)) {
-        contribute(chunk, slot, from, early.values.data());
+        contribute(chunk, slot, early.values.data());
         again = true;
         break;
       }
@@ -216,7 +215,7 @@ void Shard::finish(ChunkId id, Slot& slot) {
         slot.wire.reserve(chunk.count * sizeOf(chunk.type));
         out = slot.wire.data();
       }
-      finishSum(chunk.type, slot.buffer.data(), out, chunk.count, 1.0 / job_.options_.contributors);
+      finishSum(chunk.type, slot.buffer.data(), out, chunk.count, chunk.factor);
       slot.value = out;
     }
   }
@@ -238,7 +237,7 @@ void Shard::updateMaster(Chunk& chunk, Slot& slot) {
     return failJob(job_.options_.node, "got gradients, but no hyperparameters for them");
   }
   if (!chunk.hasMaster) return failJob(job_.options_.node, "got gradients before initial values");
-  if (slot.sum == SumState::Empty) contribute(chunk, slot, job_.options_.node, slot.local);
+  if (slot.sum == SumState::Empty) contribute(chunk, slot, slot.local);
   ++chunk.updates;
   const size_t nbytes = static_cast<size_t>(chunk.spec.nbytes);
   const bool first = !chunk.hasState;
@@ -252,7 +251,7 @@ void Shard::updateMaster(Chunk& chunk, Slot& slot) {
                       .flags = job_.flags_,
                       .hyper = hyper,
                       .step = chunk.updates,
-                      .factor = 1.0 / job_.options_.contributors,
+                      .factor = chunk.factor,
                       .firstMomentum = first};
   applyUpdate(chunk.type, update, slot.buffer.data(), chunk.master.data(), chunk.state[0].data(),
               chunk.state[1].data(), chunk.count);

@@ -19,7 +19,8 @@ using Program = std::vector<Step>;
 struct TensorSpec {
   int64_t nbytes;
   DType type;
-  int32_t group;  // Whose hyperparameters it follows.
+  int32_t group;    // Whose hyperparameters it follows.
+  int32_t divisor;  // The sum is divided by this.
 };
 
 struct ChunkSpec {

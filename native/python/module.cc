@@ -82,7 +82,7 @@ using StepList = std::vector<std::vector<std::pair<int, std::vector<Node>>>>;
 using TensorList = std::vector<std::tuple<int64_t, int, int>>;
 
 Table tableFrom(const StepList& programs, const TensorList& tensors, const Chunks& chunks,
-                std::vector<std::vector<int32_t>> transfers, std::vector<int32_t> windows) {
+                std::vector<std::vector<int32_t>> transfers, std::vector<int32_t> windows, int divisor) {
   if (chunks.shape(0) > 0 && chunks.shape(1) != kChunkColumns) {
     throw nb::value_error("table: chunks need 9 columns");
   }
@@ -98,7 +98,7 @@ Table tableFrom(const StepList& programs, const TensorList& tensors, const Chunk
   }
   for (const auto& [nbytes, type, group] : tensors) {
     if (type < 0 || type > 3) throw nb::value_error("table: unknown dtype");
-    table.tensors.push_back({nbytes, static_cast<DType>(type), group});
+    table.tensors.push_back({nbytes, static_cast<DType>(type), group, divisor});
   }
   for (size_t i = 0; i < chunks.shape(0); ++i) {
     const int64_t* row = chunks.data() + i * kChunkColumns;
@@ -169,9 +169,21 @@ NB_MODULE(_native, m) {
           "table",
           [](Job& job, const StepList& programs, const TensorList& tensors, const Chunks& chunks,
              std::vector<std::vector<int32_t>> transfers, std::vector<int32_t> windows) {
-            job.setTable(tableFrom(programs, tensors, chunks, std::move(transfers), std::move(windows)));
+            job.setTable(tableFrom(programs, tensors, chunks, std::move(transfers), std::move(windows),
+                                   job.contributors()));
           },
           "programs"_a, "tensors"_a, "chunks"_a, "transfers"_a, "windows"_a)
+      .def(
+          "extend",
+          [](Job& job, const StepList& programs, const TensorList& tensors, const Chunks& chunks,
+             std::vector<std::vector<int32_t>> transfers, std::vector<int32_t> windows, int divisor) {
+            Table more = tableFrom(programs, tensors, chunks, std::move(transfers), std::move(windows),
+                                   std::max(1, divisor));
+            nb::gil_scoped_release release;
+            job.extendTable(std::move(more));
+          },
+          "programs"_a, "tensors"_a, "chunks"_a, "transfers"_a, "windows"_a, "divisor"_a,
+          "Add to the table of a running job; numbers in it count on from what is there.")
       .def(
           "rule",
           [](Job& job, int kind, uint32_t flags) {
