@@ -68,8 +68,9 @@ def _closed_form(cluster: Cluster, aggregation: str) -> Fold | None:
         return Fold(load, load, count, True)
     if aggregation == "halving-doubling" and count & (count - 1) == 0:
         rounds = int(math.log2(count))
-        # On the way back half of the nodes pass a chunk on.
-        return Fold(Load(both, rounds, even, rounds * spb), Load(both, rounds, 0.5, rounds * spb), count, True)
+        # On the way back half of the nodes pass a chunk on, the nearest first, so the largest branch starts last.
+        back = Load(both, rounds, 0.5, rounds * (rounds + 1) / 2 * spb)
+        return Fold(Load(both, rounds, even, rounds * spb), back, count, True)
     if aggregation == "hub" and cluster.hubs:
         hub = cluster.hubs[0]
         servers = len(cluster.hubs) * hub.interfaces
