@@ -15,18 +15,18 @@ from dovetail.errors import BadInput, DovetailError
 
 # Kept here so that `--help` lists every verb without importing one (several need torch).
 VERBS = {
-    "demo": "Train over a slow network with DDP and with dovetail, and show why one is faster.",
-    "lab": "Make a cluster in a box from network namespaces, and run a command on each host.",
-    "trace": "Record a model's operations, their times and parameters: profile.json.",
+    "demo": "Train with DDP and with dovetail over slow links, and see why.",
+    "lab": "Run a command on each host of a cluster in a box.",
+    "trace": "Record a model's operations and parameters: profile.json.",
     "network": "Describe or measure a cluster's links: cluster.json.",
     "plan": "Decide when every gradient and parameter travels: plan.json.",
-    "simulate": "Predict the timeline of plans on a cluster.",
-    "hub": "Serve parameters: sum gradients, update, and send the result back.",
-    "bench": "Measure training or all-reduce beside PyTorch DDP, Gloo and others.",
+    "simulate": "Predict the timelines of plans on a cluster.",
+    "hub": "Serve jobs: sum gradients, update, send parameters back.",
+    "bench": "Measure training or all-reduce beside DDP, Gloo and others.",
     "probe": "Measure the latency between hosts.",
-    "rank": "Order the ranks of a job to suit the network it runs on.",
-    "cost": "Compare what it costs to train with or without dedicated hubs.",
-    "report": "Show saved timelines as a table, an HTML page or a Chrome trace.",
+    "rank": "Order the ranks of a job to suit its network.",
+    "cost": "Compare the cost of training with and without hubs.",
+    "report": "Show saved timelines: a table, a page or a Chrome trace.",
     "reproduce": "Repeat the figures of the papers dovetail builds on.",
 }
 
