@@ -13,15 +13,17 @@ from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dovetail.trace.graph import Op
-from dovetail.trace.step import Step, aliases
+from dovetail.trace.step import Step, aliases, one_line
 
 PREFIX = "model."
+TAKEN_APART = 2  # exported ops per real one from which the graph is another computation; 1 is usual
 
 
 class NotExportable(Exception):
-    """The step cannot be written as one static graph."""
+    """The step cannot be written as a static graph of the ops it really runs; the message says why."""
 
 
 class _Whole(nn.Module):
@@ -44,10 +46,21 @@ class Joint:
         self._alias = aliases(step.model)
         self._graph = _export(step)
         self._nodes = [n for n in self._graph.graph.nodes if n.op == "call_function"]
+        self._compare_with_real_forward()
         self._given = {n: self._real(n) for n in self._graph.graph.nodes if n.op in ("placeholder", "get_attr")}
         self._plan = _replay_plan(self._nodes)
         self._times: dict[str, float] = {}
         self._makers = self._gradient_makers()
+
+    def _compare_with_real_forward(self) -> None:
+        """Refuse a graph in which fused kernels (an LSTM's) are taken apart: its times would be of other work."""
+        exported = sum(1 for n in self._nodes if not _is_backward(n) and n.target is not operator.getitem)
+        with torch.no_grad(), _Count() as real:
+            self._step.forward()
+        if exported > TAKEN_APART * real.ops:
+            raise NotExportable(
+                f"a real forward runs {real.ops} ops, the exported one {exported}: fused kernels are taken apart in it"
+            )
 
     def replay(self, *, keep: bool) -> float:
         """Run every op once and return the sum of their times; `keep` lets the run count towards the minima."""
@@ -81,7 +94,7 @@ class Joint:
         ops: list[Op] = []
         for node in self._nodes:
             inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes if n.name in known))
-            reads = () if node.meta.get("partitioner_tag") == "is_backward" else self._reads(node)
+            reads = () if _is_backward(node) else self._reads(node)
             time_of = self._times[node.name]
             ops.append(Op(node.name, time_of, inputs, reads, single.get(node.name)))
             # A sum of several uses, or a node that completes a second gradient, gets an op of its own.
@@ -134,6 +147,22 @@ class Joint:
         raise NotExportable(f"the graph has an input of the kind {type(described).__name__}")
 
 
+class _Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the ops that reach a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _is_backward(node: fx.Node) -> bool:
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
 def _export(step: Step) -> fx.GraphModule:
     # Targets that a loss closes over are real tensors; as inputs they would have been made fake.
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -144,7 +173,7 @@ def _export(step: Step) -> fx.GraphModule:
         try:
             graph = aot_export_joint_with_descriptors(stack, _Whole(step), args, kwargs).graph_module
         except Exception as error:  # the exporter raises whatever the model's Python meets on fake tensors
-            raise NotExportable(str(error)) from error
+            raise NotExportable(f"the model is no static graph ({one_line(error)})") from error
     assert isinstance(graph, fx.GraphModule)
     return graph
 

@@ -11,11 +11,10 @@ from dovetail.errors import BadInput
 from dovetail.trace.graph import Op, Profile
 from dovetail.trace.hooks import Hooked
 from dovetail.trace.joint import Joint, NotExportable
-from dovetail.trace.step import Loss, Step, one_line, parameters, unmarked
+from dovetail.trace.step import Loss, Step, parameters, unmarked
 from dovetail.units import format_seconds
 
 DISCARDED = 2  # the first runs pay for caches and allocators
-OVERSTATED = 1.25  # a replay this much longer than the step runs other kernels than the step does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +38,22 @@ class Report:
             *(f"note: {note}" for note in self.notes),
         )
 
+    def summary(self) -> dict[str, object]:
+        """The same facts for a program."""
+        profile = self.profile
+        return {
+            "trace": profile.name,
+            "method": self.method,
+            "ops": len(profile.ops),
+            "params": len(profile.params),
+            "nbytes": profile.nbytes,
+            "summed_s": profile.compute_time,
+            "measured_s": profile.measured_time,
+            "error": self.error,
+            "spread": self.spread,
+            "notes": self.notes,
+        }
+
 
 def trace(model: nn.Module, example_inputs: Any, loss: Loss | None = None, *, runs: int = 5, name: str = "") -> Profile:
     """Profile one training step; op times are minima over `runs` runs after two that do not count."""
@@ -61,20 +76,14 @@ def record(
     label = name or type(model).__name__
     with unmarked(model):
         step.check()
-        notes: list[str] = []
+        notes: tuple[str, ...] = ()
+        joint: Joint | None = None
         if export:
             try:
-                found = _report(step, Joint(step), runs, label, notes)
+                joint = Joint(step)
             except NotExportable as error:
-                notes.append(f"the model is no static graph ({one_line(error.__cause__ or error)}); traced with hooks")
-            else:
-                if found.error < OVERSTATED - 1:
-                    return found
-                notes.append(
-                    f"the exported graph takes {found.error:.0%} longer than a real step, whose fused kernels it "
-                    "takes apart; traced with hooks"
-                )
-        return _report(step, None, runs, label, notes)
+                notes = (f"{error}; traced with hooks",)
+        return _report(step, joint, runs, label, notes)
 
 
 def calibrated(profile: Profile) -> Profile:
@@ -102,18 +111,17 @@ def _traced(step: Step, tracer: Joint | None, runs: int) -> tuple[tuple[Op, ...]
     return cut if tracer is None else tracer.ops(), measured, max(whole[DISCARDED:]) / measured
 
 
-def _report(step: Step, tracer: Joint | None, runs: int, name: str, notes: list[str]) -> Report:
+def _report(step: Step, tracer: Joint | None, runs: int, name: str, notes: tuple[str, ...]) -> Report:
     ops, measured, spread = _traced(step, tracer, runs)
     profile = Profile(ops, parameters(step.model), name=name, measured_time=measured)
     made = {op.produces for op in ops}
     idle = [p.name for p in profile.params if p.name not in made]
-    said = list(notes)
     if idle:
-        said.append(f"{len(idle)} parameters get no gradient in this step: {', '.join(idle[:3])}")
+        notes = (*notes, f"{len(idle)} parameters get no gradient in this step: {', '.join(idle[:3])}")
     return Report(
         profile=profile,
         method="export" if tracer else "hooks",
         error=profile.compute_time / measured - 1,
         spread=spread,
-        notes=tuple(said),
+        notes=notes,
     )
