@@ -9,7 +9,6 @@ from functools import partial
 from dovetail.network.model import Cluster
 from dovetail.plan.base import Pass, per_parameter
 from dovetail.plan.batcher import batcher
-from dovetail.plan.dear import dear
 from dovetail.plan.first_use import first_use
 from dovetail.plan.linkcost import both_ways
 from dovetail.plan.policies import make_plan, run_passes
@@ -22,15 +21,19 @@ from dovetail.trace.graph import Profile
 Simulate = Callable[[Profile, Plan, Cluster], Timeline]
 
 MOST_SLICES = 1500  # beyond that, slices cost planning and simulation time and gain nothing measurable
-KEPT_PATTERNS = 2
+NOTHING_LEFT = 1.003  # an iteration this close to its computation alone is not worth more looking
+DIRECT = ("shuffle", "hub")  # patterns of one round each way
 
 
 def choose(profile: Profile, cluster: Cluster, simulate: Simulate) -> tuple[Plan, list[tuple[str, float]]]:
-    """The candidate with the least simulated iteration time, and every candidate's (label, seconds), best first."""
-    plans = candidates(profile, cluster)
-    seconds = [simulate(profile, plan, cluster).iteration_time for plan in plans]
-    ranked = sorted(range(len(plans)), key=lambda i: seconds[i])  # stable: among equals the simpler, listed first
-    return plans[ranked[0]], [(label(plans[i]), seconds[i]) for i in ranked]
+    """The candidate with the least simulated iteration time, and those tried as (label, seconds), best first."""
+    tried: list[tuple[float, Plan]] = []
+    for plan in candidates(profile, cluster):
+        tried.append((simulate(profile, plan, cluster).iteration_time, plan))
+        if tried[-1][0] <= NOTHING_LEFT * profile.compute_time:
+            break
+    tried.sort(key=lambda entry: entry[0])  # stable: among equals the simpler, listed first
+    return tried[0][1], [(label(plan), seconds) for seconds, plan in tried]
 
 
 def label(plan: Plan) -> str:
@@ -40,29 +43,31 @@ def label(plan: Plan) -> str:
 
 def candidates(profile: Profile, cluster: Cluster) -> list[Plan]:
     """A dozen plans at most, simplest first; PyTorch DDP's is always among them, so that the best is never worse."""
-    plans = [make_plan(profile, cluster, "ddp")]
-    for pattern in _patterns(profile, cluster):
-        plans.extend(_combinations(profile, cluster, pattern))
+    best, *others = _patterns(profile, cluster)
+    plans = [make_plan(profile, cluster, "ddp"), *_coarse(profile, cluster, best), *_fine(profile, cluster, best)]
+    for pattern in others:
+        plans.extend(_coarse(profile, cluster, pattern))
     return _distinct(plans)
 
 
-def _combinations(profile: Profile, cluster: Cluster, pattern: str) -> Iterable[Plan]:
-    build = partial(_build, profile, cluster, pattern)
-    yield make_plan(profile, cluster, "fifo", aggregation=pattern)
-    yield build("batched", (batcher, first_use))
-    if pattern not in ("shuffle", "hub"):
-        # Patterns of many rounds pay a startup for each: only the coarse plans are worth a look.
+def _coarse(profile: Profile, cluster: Cluster, pattern: str) -> Iterable[Plan]:
+    """Few startups: worth a look with every pattern."""
+    yield _build(profile, cluster, pattern, "batched", (batcher, first_use))
+
+
+def _fine(profile: Profile, cluster: Cluster, pattern: str) -> Iterable[Plan]:
+    """All that overlaps better, at more startups, which patterns of many rounds pay several times."""
+    yield make_plan(profile, cluster, "caramel", aggregation=pattern)
+    if pattern not in DIRECT:
         return
     cut = partial(slices, max_elements=_slice_elements(profile))
     yield make_plan(profile, cluster, "tac", aggregation=pattern)
-    yield build("p3", (cut, first_use))
-    yield build("dear", (batcher, dear))
-    yield make_plan(profile, cluster, "caramel", aggregation=pattern)
+    sliced = _build(profile, cluster, pattern, "p3", (cut, first_use))
+    yield sliced
+    yield make_plan(profile, cluster, "dear", aggregation=pattern)
     if pattern == "hub":
-        yield replace(build("p3", (cut, first_use)), update="worker")
-        yield build("tac-sliced", (cut, tac))
-    else:
-        yield make_plan(profile, cluster, "ibatch", aggregation=pattern)
+        yield replace(sliced, update="worker")
+        yield _build(profile, cluster, pattern, "tac-sliced", (cut, tac))
 
 
 def _build(profile: Profile, cluster: Cluster, pattern: str, name: str, passes: Sequence[Pass]) -> Plan:
@@ -72,7 +77,7 @@ def _build(profile: Profile, cluster: Cluster, pattern: str, name: str, passes: 
 
 
 def _patterns(profile: Profile, cluster: Cluster) -> list[str]:
-    """The patterns that move the whole model soonest by their closed form; the direct ones come for free."""
+    """The two patterns that move the whole model soonest by their closed form, the better one first."""
     known = ["shuffle", "ring", "halving-doubling", "tree"]
     if cluster.hubs:
         known.insert(0, "hub")
@@ -84,7 +89,7 @@ def _patterns(profile: Profile, cluster: Cluster) -> list[str]:
         link = both_ways(cluster, pattern)
         return groups * link.startup + profile.nbytes / link.bandwidth
 
-    return sorted(known, key=seconds)[:KEPT_PATTERNS]
+    return sorted(known, key=seconds)[:2]
 
 
 def _slice_elements(profile: Profile) -> int:

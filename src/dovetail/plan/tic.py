@@ -11,7 +11,8 @@ from dovetail.trace.graph import Profile
 
 def tic(plan: Plan, profile: Profile, cluster: Cluster) -> Plan:
     """Give every transfer the TIC priority of its most urgent parameter."""
-    return prioritize(plan, tic_ranks(profile))
+    # Equal priorities go in the plan's order, and that should be the order of use.
+    return prioritize(prioritize(plan, profile.first_use), tic_ranks(profile))
 
 
 def tic_ranks(profile: Profile) -> dict[str, int]:
