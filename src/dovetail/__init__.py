@@ -1,12 +1,49 @@
 """dovetail fits communication into the gaps of computation."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dovetail.errors import BadInput, DovetailError, Mismatch, Misuse, PeerLost, Refused, Unreachable
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.schedule import Plan, Transfer
 from dovetail.timeline import Span, Timeline
 from dovetail.trace.graph import Op, Param, Profile
 
+if TYPE_CHECKING:
+    from dovetail.network.collective import collective_cost
+    from dovetail.network.rank_order import rank_order
+    from dovetail.plan.policies import make_plan as plan
+    from dovetail.plan.policies import register_policy
+    from dovetail.simulate.run import simulate
+    from dovetail.trace.record import trace
+    from dovetail.training import distribute, gather_timeline, no_sync, shutdown
+else:
+    # Callable packages (see calls.py); the rest is imported at first use, so that planning needs no torch.
+    from dovetail import plan, simulate, trace
+
+_LATER = {
+    "collective_cost": "dovetail.network.collective",
+    "distribute": "dovetail.training",
+    "gather_timeline": "dovetail.training",
+    "no_sync": "dovetail.training",
+    "rank_order": "dovetail.network.rank_order",
+    "register_policy": "dovetail.plan.policies",
+    "shutdown": "dovetail.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LATER[name]), name)
+    globals()[name] = value  # the next look-up is an ordinary one
+    return value
+
+
 __all__ = [
     "BadInput", "Cluster", "DovetailError", "Host", "Link", "Mismatch", "Misuse", "Op", "Param", "PeerLost", "Plan",
-    "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable",
+    "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "collective_cost", "distribute",
+    "gather_timeline", "no_sync", "plan", "rank_order", "register_policy", "shutdown", "simulate", "trace",
 ]  # fmt: skip
