@@ -14,12 +14,12 @@ from typing import Any
 from dovetail.plan.steps import ADD, COPY, DELIVER, FETCH, FINISH, GATE, OFFER, SEND
 from dovetail.simulate.network import Network
 from dovetail.simulate.paths import GATHER, SPREAD, Move, message_bit
+from dovetail.simulate.spans import Raw
 from dovetail.simulate.work import Work
 from dovetail.timeline import COMPUTE, RECEIVE, UPDATE, WAIT
 from dovetail.timeline import SEND as SENDING
 
 _HAPPEN, _CHOOSE = 0, 1
-Raw = tuple[int, str, str, float, float, int, int, int, int | None]  # node, lane, name, start, end, iteration, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

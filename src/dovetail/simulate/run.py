@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dovetail.errors import BadInput
 from dovetail.network.model import Cluster
 from dovetail.plan.schedule import Plan
-from dovetail.simulate.core import Raw, Rules, Simulation
+from dovetail.simulate.core import Rules, Simulation
 from dovetail.simulate.folded import FoldedNetwork, fold
 from dovetail.simulate.network import FullNetwork, Network
+from dovetail.simulate.spans import joined
 from dovetail.simulate.work import compile_work, quantum_for
-from dovetail.timeline import Span, Timeline
+from dovetail.timeline import Timeline
 from dovetail.trace.graph import Profile
 
 UPDATE_RATE = 4e9  # bytes of parameters that one core updates in a second
@@ -72,7 +72,7 @@ def simulate(
     return Timeline(
         source="simulator",
         policy=plan.policy,
-        spans=_spans(simulation.raw, network, min(b[WARM_UP - 1] for b in simulation.boundaries)),
+        spans=joined(simulation.raw, network.names, since=min(b[WARM_UP - 1] for b in simulation.boundaries)),
         boundaries={network.names[w]: tuple(b[WARM_UP - 1 :]) for w, b in enumerate(simulation.boundaries)},
         notes=_notes(count, folded is not None, quantum, plan),
     )
@@ -99,46 +99,3 @@ def _notes(count: int, folded: bool, quantum: int, plan: Plan) -> tuple[str, ...
     if quantum > plan.chunk_bytes:
         notes.append(f"chunks of {plan.chunk_bytes} bytes simulated {quantum // plan.chunk_bytes} at a time")
     return tuple(notes)
-
-
-def _spans(raw: list[Raw], network: Network, since: float) -> tuple[Span, ...]:
-    """Spans from `since` on; touching ones of the same transfer on one node and lane become one."""
-    current: dict[tuple[str, str], Span] = {}
-    done: list[Span] = []
-    for number, lane, name, start, end, iteration, nbytes, peer, priority in sorted(raw, key=lambda r: r[3]):
-        if end <= since:
-            continue
-        node = network.names[number]
-        span = Span(
-            node=node,
-            lane=lane,
-            name=name,
-            start=start,
-            end=end,
-            iteration=iteration,
-            nbytes=nbytes,
-            peer=network.names[peer] if peer >= 0 else "",
-            priority=priority,
-        )
-        last = current.get((node, lane))
-        if last and _touch(last, span):
-            span = _joined(last, span)
-        elif last:
-            done.append(last)
-        current[node, lane] = span
-    done += current.values()
-    return tuple(sorted(done, key=lambda s: (s.start, s.node, s.lane, s.end)))
-
-
-def _touch(last: Span, span: Span) -> bool:
-    same = last.name == span.name and last.iteration == span.iteration and span.nbytes > 0
-    return same and span.start <= last.end * (1 + 1e-12)
-
-
-def _joined(last: Span, span: Span) -> Span:
-    return replace(
-        last,
-        end=max(last.end, span.end),
-        nbytes=last.nbytes + span.nbytes,
-        peer=last.peer if last.peer == span.peer else "",
-    )
