@@ -50,12 +50,11 @@ class NativeJob(Protocol):
 
 
 class NativeEngine(Protocol):
-    """The loop threads that jobs share."""
+    """The loop threads that jobs share; they end when it and its jobs are no longer referred to."""
 
     def job(
         self, name: str, node: int, labels: list[str], contributors: int, deterministic: bool, timeout: float, /
     ) -> NativeJob: ...
-    def close(self) -> None: ...
 
 
 def make_engine(*, threads: int, rate: float = 0.0, credit: int = 0, trace: bool = False) -> NativeEngine:

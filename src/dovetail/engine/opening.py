@@ -158,7 +158,6 @@ def _open(meeting: Meeting, request: Request, listener: socket.socket) -> Opened
     except BaseException:
         for wire in (*links.values(), *wires):
             wire.close()
-        engine.close()
         raise
     return Opened(
         engine=engine, job=job, table=table, labels=tuple(labels), controls=tuple(wire.sock for wire in wires)

@@ -192,7 +192,6 @@ class Session:
                 sock.settimeout(1.0)
                 sock.sendall(pack(Leave()))
             sock.close()
-        self._opened.engine.close()
 
     def __enter__(self) -> Session:
         return self
