@@ -14,7 +14,7 @@ from dovetail.trace.graph import Profile
 
 def threshold(link: Link) -> float:
     """The least x with f(2x) / (2 f(x)) > 0.8; for f(x) = startup + x / bandwidth that is this."""
-    return 1.5 * link.startup * link.bandwidth
+    return 1.5 * link.startup * link.bandwidth if link.startup else 0.0  # also where bandwidth is infinite
 
 
 def batcher(plan: Plan, profile: Profile, cluster: Cluster) -> Plan:

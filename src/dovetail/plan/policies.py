@@ -85,13 +85,14 @@ def make_plan(
     """The plan of a named policy; `without` leaves single passes out by name, e.g. ("depth",)."""
     chosen = _find(policy)
     names = [name_of(step) for step in chosen.passes]
-    unknown = sorted(set(without) - set(names))
+    off = {name.replace("_", "-") for name in without}
+    unknown = sorted(off - set(names))
     if unknown:
         raise BadInput(f"policy {policy!r} has no pass {unknown[0]!r} to leave out; it has {', '.join(names)}")
     pattern = aggregation or chosen.aggregation or ("hub" if cluster.hubs else "shuffle")
     one_way(cluster, pattern)  # raises for a pattern that is unknown, or that this cluster cannot run
     place = update or ("hub" if pattern in WITH_HUBS else "worker")
-    kept = [step for step, name in zip(chosen.passes, names, strict=True) if name not in without]
+    kept = [step for step, name in zip(chosen.passes, names, strict=True) if name not in off]
     start = replace(per_parameter(profile, policy=policy), aggregation=pattern, update=place)
     return run_passes(start, profile, cluster, kept)
 

@@ -80,6 +80,18 @@ def test_leaving_a_pass_out_changes_what_it_did() -> None:
     assert {t.depth for t in make_plan(NET, CLUSTER, "caramel", without=("depth",)).transfers} == {1}
 
 
+def test_a_pass_is_named_with_either_dash() -> None:
+    for name in ("first-use", "first_use"):
+        assert make_plan(NET, CLUSTER, "p3", without=(name,)).order == ["l2", "l1", "l0"]
+
+
+@pytest.mark.parametrize("startup", [0.0, 1e-4])
+def test_an_unshaped_network_is_no_obstacle(startup: float) -> None:
+    free = Cluster.uniform(workers=2, link=Link(startup=startup, bandwidth=float("inf")))
+    for name in NAMES:
+        check_fits(make_plan(NET, free, name), NET)
+
+
 def test_bulk_is_one_transfer_behind_a_barrier() -> None:
     plan = make_plan(NET, CLUSTER, "bulk")
     assert [(t.kind, t.window, t.nbytes) for t in plan.transfers] == [(REDUCE, FORWARD, NET.nbytes)]
