@@ -1,0 +1,125 @@
+"""`dovetail simulate`: what each policy would bring on a cluster, before a machine is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dovetail import codec
+from dovetail.errors import BadInput
+from dovetail.network.model import Cluster
+from dovetail.plan.schedule import Plan
+from dovetail.simulate.compare import Comparison, Conditions, comparison, plan_for, run_all
+from dovetail.simulate.inputs import described
+from dovetail.simulate.inputs import straggler as parse_straggler
+from dovetail.trace.graph import Profile
+from dovetail.units import format_rate, format_seconds
+
+POLICIES = "bulk,fifo,ddp,tac,p3,ibatch,dear,caramel"
+LEGEND = (
+    "T iteration, N network in use, C computation, rho = N / C, gain over the first row,\n"
+    "alpha = (N + C - T) / min(N, C): 1 = all is hidden that could be, U = C / T,\n"
+    "waits = largest share of an iteration in which a worker stands still"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command."""
+    app.command("simulate", no_args_is_help=True)(simulate)
+
+
+def simulate(
+    profile: Annotated[Path | None, typer.Argument(help="profile.json of `dovetail trace`.")] = None,
+    model: Annotated[str | None, typer.Option(help="A published network instead, e.g. resnet50.")] = None,
+    compute: Annotated[float, typer.Option(help="Seconds of computation per iteration of --model.")] = 1.0,
+    cluster: Annotated[Path | None, typer.Option(help="cluster.json of `dovetail network`.")] = None,
+    workers: Annotated[int, typer.Option(help="Equal workers, instead of --cluster.")] = 4,
+    rate: Annotated[str, typer.Option(help="Their links, e.g. 500mbit.")] = "1gbit",
+    startup: Annotated[str, typer.Option(help="Startup of one transfer.")] = "50us",
+    hubs: Annotated[int, typer.Option(help="Dedicated hubs with the same links.")] = 0,
+    racks: Annotated[int, typer.Option(help="Racks that share the workers evenly.")] = 1,
+    oversubscription: Annotated[float, typer.Option(help="Of each rack's uplink.")] = 1.0,
+    policy: Annotated[str, typer.Option(help="Policies to compare, with commas; 'auto' is one.")] = POLICIES,
+    aggregation: Annotated[str | None, typer.Option(help="One pattern for all, e.g. ring.")] = None,
+    plan: Annotated[list[Path] | None, typer.Option(help="A plan.json to compare too; may be given again.")] = None,
+    straggler: Annotated[list[str] | None, typer.Option(help="RANK:FACTOR, a slower worker.")] = None,
+    jitter: Annotated[float, typer.Option(help="Spread of compute times, 0.05 = 5 %.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the jitter.")] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Draw the comparison: page.html.")] = None,
+    timelines: Annotated[Path | None, typer.Option(help="Folder for a timeline per policy.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the table here; `-` = standard output.")] = None,
+) -> None:
+    """Predict the iteration time of policies on a cluster.
+
+    Example: dovetail simulate --model resnet50 --compute 1.0 --workers 4 --rate 500mbit --policy bulk,fifo,ddp,p3
+    """
+    console = Console(stderr=json is not None and str(json) == "-")
+    traced = _profile(profile, model, compute)
+    if cluster is not None:
+        network = codec.load(Cluster, cluster)
+    else:
+        network = described(
+            workers=workers, rate=rate, startup=startup, hubs=hubs, racks=racks, oversubscription=oversubscription
+        )
+    names = [name.strip() for name in policy.split(",") if name.strip()]
+    plans = [plan_for(traced, network, name, aggregation) for name in names]
+    plans += [codec.load(Plan, path) for path in plan or ()]
+    if not plans:
+        raise BadInput("no policy to simulate; give --policy, e.g. --policy bulk,p3, or --plan plan.json")
+    slow = dict(parse_straggler(text) for text in straggler or ())
+    found = run_all(traced, network, plans, Conditions(jitter=jitter, seed=seed, stragglers=slow))
+    result: Comparison = comparison(traced, network, found)
+    console.print(_table(result))
+    console.print(LEGEND)
+    for note in dict.fromkeys(note for timeline in found.values() for note in timeline.notes):
+        console.print(f"note: {note}")
+    try:
+        if output is not None:
+            from dovetail.simulate.draw import page  # plotly takes a moment to load
+
+            output.write_text(page(result, traced, network, found), encoding="utf-8")
+        if timelines is not None:
+            timelines.mkdir(parents=True, exist_ok=True)
+            for made, timeline in found.items():
+                codec.save(timeline, timelines / f"{made.policy.replace(': ', '-')}.json")
+    except OSError as error:
+        raise BadInput(f"cannot write {error.filename}: {error.strerror}") from None
+    if json is not None:
+        codec.save(result, json)
+
+
+def _profile(path: Path | None, model: str | None, compute: float) -> Profile:
+    if (path is None) == (model is None):
+        raise BadInput("name either a profile.json or a published network, e.g. --model resnet50 --compute 1.0")
+    if path is not None:
+        return codec.load(Profile, path)
+    from dovetail.bench.models import profile_of
+
+    return profile_of(str(model), compute=compute)
+
+
+def _table(found: Comparison) -> Table:
+    where = f"{found.workers} workers" + (f", {found.hubs} hubs" if found.hubs else "")
+    table = Table(title=f"{found.model or 'model'} on {where} at {format_rate(found.bandwidth)}", box=None)
+    for column in ("policy", "pattern"):
+        table.add_column(column, no_wrap=True)
+    for column in ("T", "gain", "N", "C", "rho", "alpha", "U", "waits"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for p in found.predictions:
+        table.add_row(
+            p.policy,
+            p.aggregation,
+            format_seconds(p.iteration_time),
+            f"{p.speedup:.2f}",
+            format_seconds(p.communication_time),
+            format_seconds(p.compute_time),
+            f"{p.rho:.2f}",
+            f"{p.alpha:.2f}",
+            f"{p.utilization:.0%}",
+            f"{p.straggler:.0%}",
+        )
+    return table
