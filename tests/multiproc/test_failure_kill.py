@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -23,11 +24,15 @@ LIMIT = 5.0  # seconds in which every survivor must know
 
 def push_forever(rank: int, size: int, folder: str, more: dict[str, Any]) -> None:
     """Reduce until something happens; says when it has begun."""
-    options = Options(patience=30, timeout=more.pop("timeout", 10.0))
+    forks = more.pop("forks", False)
+    options = Options(patience=30, timeout=more.pop("timeout", 60.0))
     with open_rank(folder, rank, size, SIZES, options=options, **more) as session:
         for iteration in range(1, 10**9):
             reduce_once(session, iteration, [np.full(n, 1.0 + rank, dtype=np.float32) for n in SIZES])
             if iteration == 3:
+                if forks and os.fork() == 0:  # as a data loader's worker does: it holds copies of our sockets
+                    time.sleep(20)
+                    os._exit(0)
                 reach("pushing")
             time.sleep(0.002)
 
@@ -115,6 +120,16 @@ def test_one_that_falls_silent_is_lost_after_the_timeout(aggregation: str, tmp_p
             assert group.errors(within=LIMIT) == {0: PeerLost}
             assert "rank 1 at" in group.messages()[0]
             assert "silent for" in group.messages()[0]
+
+
+def test_a_killed_rank_whose_children_hold_its_sockets_is_noticed_too(tmp_path: Path) -> None:
+    more = {"forks": True, "timeout": Options().timeout}
+    with ranks(2, push_forever, args=(str(tmp_path), more)) as group:
+        group.wait_for("pushing", within=30)
+        os.kill(group.processes[0].pid, signal.SIGKILL)  # the rank alone, not its children
+        group.killed.add(0)
+        assert group.errors(within=LIMIT) == {1: PeerLost}
+        os.killpg(group.processes[0].pid, signal.SIGKILL)
 
 
 def test_a_rank_that_raises_tells_the_others_why(tmp_path: Path) -> None:

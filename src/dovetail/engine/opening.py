@@ -35,7 +35,7 @@ class Options:
     credit: int = 0  # bytes that may wait in the kernel per connection; 0 = the engine's own choice
     rate: float = 0.0  # bytes per second out of this node; 0 = unlimited
     deterministic: bool = False
-    timeout: float = 10.0  # seconds of silence after which a peer is lost; 0 = never
+    timeout: float = 4.0  # seconds of silence after which a peer is lost; 0 = never
     patience: float = 30.0  # seconds in which all ranks and hubs must have come together
     trace: bool = False
     secret: str = ""  # what the hubs ask for

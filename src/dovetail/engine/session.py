@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TypeVar
@@ -38,10 +39,11 @@ class Session:
         self.labels = opened.labels
         self.table: Table = opened.table
         self.iteration = 0
-        self._opened, self._job = opened, opened.job
+        self._job = opened.job
         self._empty = frozenset(i for i, t in enumerate(opened.table.tensors) if t.nbytes == 0)
         self._error = engine_error()
-        self._closed = False
+        # Also when the script ends or the session is dropped: peers must not take an end for a loss.
+        self._goodbye = weakref.finalize(self, _say_goodbye, opened)
 
     @classmethod
     def open(
@@ -146,6 +148,10 @@ class Session:
 
     # --- what happened ---
 
+    def paths(self) -> list[tuple[int, int, float, float]]:
+        """Peer, lane, round trip in seconds and delivered bytes/s of every link, as the kernel sees them."""
+        return self._job.paths()
+
     def spans(self, *, origin: float = 0.0) -> list[timeline.Span]:
         """What was sent, received and updated since the last call, in seconds of time.monotonic() after `origin`."""
         tensors = self.table.tensors
@@ -183,15 +189,7 @@ class Session:
 
     def close(self) -> None:
         """Say goodbye, so that others do not report a loss; calling it again does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        self._job.close()
-        for sock in self._opened.controls:
-            with contextlib.suppress(OSError):
-                sock.settimeout(1.0)
-                sock.sendall(pack(Leave()))
-            sock.close()
+        self._goodbye()
 
     def __enter__(self) -> Session:
         return self
@@ -199,8 +197,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, PeerLost) and not self._closed:
-            self.fail(f"{type(error).__name__}: {error}")
+        if error is not None and not isinstance(error, PeerLost) and self._goodbye.alive:
+            self.fail(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         self.close()
 
     def _guard(self, call: Callable[[], T], *, begun: float | None = None) -> T:
@@ -224,3 +222,12 @@ class Session:
         if not 0 <= peer < len(self.labels):
             return ""
         return f"worker {peer}" if peer < self.world else f"hub {peer - self.world}"
+
+
+def _say_goodbye(opened: Opened) -> None:
+    opened.job.close()
+    for sock in opened.controls:
+        with contextlib.suppress(OSError):
+            sock.settimeout(1.0)
+            sock.sendall(pack(Leave()))
+        sock.close()
