@@ -21,9 +21,8 @@ from dovetail.units import format_rate, format_seconds
 
 POLICIES = "bulk,fifo,ddp,tac,p3,ibatch,dear,caramel"
 LEGEND = (
-    "T iteration, N network in use, C computation, rho = N / C, gain over the first row,\n"
-    "alpha = (N + C - T) / min(N, C): 1 = all is hidden that could be, U = C / T,\n"
-    "waits = largest share of an iteration in which a worker stands still"
+    "T iteration, gain over the first row, N network in use, C computation, rho N / C,\n"
+    "alpha (N + C - T) / min(N, C): 1 = all is hidden that could be, U C / T"
 )
 
 
@@ -74,7 +73,7 @@ def simulate(
     found = run_all(traced, network, plans, Conditions(jitter=jitter, seed=seed, stragglers=slow))
     result: Comparison = comparison(traced, network, found)
     console.print(_table(result))
-    console.print(LEGEND)
+    console.print(LEGEND, soft_wrap=True)
     for note in dict.fromkeys(note for timeline in found.values() for note in timeline.notes):
         console.print(f"note: {note}")
     try:
@@ -107,7 +106,7 @@ def _table(found: Comparison) -> Table:
     table = Table(title=f"{found.model or 'model'} on {where} at {format_rate(found.bandwidth)}", box=None)
     for column in ("policy", "pattern"):
         table.add_column(column, no_wrap=True)
-    for column in ("T", "gain", "N", "C", "rho", "alpha", "U", "waits"):
+    for column in ("T", "gain", "N", "C", "rho", "alpha", "U"):
         table.add_column(column, justify="right", no_wrap=True)
     for p in found.predictions:
         table.add_row(
@@ -120,6 +119,5 @@ def _table(found: Comparison) -> Table:
             f"{p.rho:.2f}",
             f"{p.alpha:.2f}",
             f"{p.utilization:.0%}",
-            f"{p.straggler:.0%}",
         )
     return table
