@@ -7,11 +7,11 @@ tree without dedicated hubs moves 2(K-1) chunks in all, whatever its form.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 from dovetail.errors import BadInput
+from dovetail.network.shape import cube, cut, midpoint_parents
 from dovetail.plan.partition import in_turn
 from dovetail.plan.steps import ADD, ASK, COPY, DELIVER, FETCH, FINISH, GATE, OFFER, SEND, Program, Route, Step
 
@@ -62,15 +62,6 @@ def routes(
         check_groups(found, workers)
         return rack_hubs(found, servers, exchange=exchange, split=split)
     raise BadInput(f"aggregation {aggregation!r} is unknown; it is one of {', '.join(PATTERNS)}")
-
-
-def cut(nodes: Sequence[int], pieces: int) -> list[list[int]]:
-    """`nodes` in order, as `pieces` runs whose lengths differ by at most one; the longer ones come first."""
-    if not 1 <= pieces <= len(nodes):
-        raise BadInput(f"{len(nodes)} nodes cannot form {pieces} groups; give 1 to {len(nodes)}")
-    size, more = divmod(len(nodes), pieces)
-    starts = [i * size + min(i, more) for i in range(pieces + 1)]
-    return [list(nodes[a:b]) for a, b in itertools.pairwise(starts)]
 
 
 def check_groups(groups: Groups, workers: int) -> None:
@@ -186,19 +177,14 @@ def bcube(workers: Sequence[int], *, base: int = 4, split: bool = False) -> list
 
     Nodes beyond the largest power of `base` fold: each gives its gradient to a neighbour that is in the cube.
     """
-    if base < 2:
-        raise BadInput(f"bcube of base {base}; give 2 or more")
-    base = min(base, max(2, len(workers)))
-    size = 1
-    while size * base <= len(workers):
-        size *= base
+    base, size = cube(len(workers), base)
     blocks = cut(workers, size)
-    cube = [block[0] for block in blocks]
+    inner = [block[0] for block in blocks]
     folded = {node: block[0] for block in blocks for node in block[1:]}
     everyone = frozenset(workers)
     return [
         tree_route(
-            {**{cube[i]: _towards(i, root, base, cube) for i in range(size)}, **folded},
+            {**{inner[i]: _towards(i, root, base, inner) for i in range(size)}, **folded},
             contributors=everyone,
             split=split,
         )
@@ -206,14 +192,14 @@ def bcube(workers: Sequence[int], *, base: int = 4, split: bool = False) -> list
     ]
 
 
-def _towards(index: int, root: int, base: int, cube: Sequence[int]) -> int | None:
+def _towards(index: int, root: int, base: int, inner: Sequence[int]) -> int | None:
     """Where the sum goes next: the lowest digit in which `index` and `root` differ is made equal."""
     if index == root:
         return None
     place = 1
     while (index // place) % base == (root // place) % base:
         place *= base
-    return cube[index + ((root // place) % base - (index // place) % base) * place]
+    return inner[index + ((root // place) % base - (index // place) % base) * place]
 
 
 def tree(workers: Sequence[int], *, split: bool = False) -> list[Route]:
@@ -227,19 +213,6 @@ def tree(workers: Sequence[int], *, split: bool = False) -> list[Route]:
         up = {node[i]: None if parent is None else node[parent] for i, parent in enumerate(parents)}
         routes.append(tree_route(up, contributors=everyone, split=split))
     return routes
-
-
-def midpoint_parents(count: int) -> list[int | None]:
-    """Parents in the binary tree over 0..count-1 whose root is the midpoint, and so on in each half."""
-    parents: list[int | None] = [None] * count
-    ranges: list[tuple[int, int, int | None]] = [(0, count - 1, None)]
-    while ranges:
-        first, last, parent = ranges.pop()
-        if first <= last:
-            middle = (first + last) // 2
-            parents[middle] = parent
-            ranges += [(first, middle - 1, middle), (middle + 1, last, middle)]
-    return parents
 
 
 def two_level(

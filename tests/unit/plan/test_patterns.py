@@ -7,7 +7,8 @@ import pytest
 
 from dovetail.engine.reference import run
 from dovetail.errors import BadInput
-from dovetail.plan.patterns import PATTERNS, bcube, cut, midpoint_parents, rack_hubs, routes, two_level
+from dovetail.network.shape import cut, midpoint_parents
+from dovetail.plan.patterns import PATTERNS, bcube, rack_hubs, routes, two_level
 from dovetail.plan.steps import (
     ADD,
     ASK,
