@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from types import TracebackType
-from typing import Any
 
-from dovetail.errors import BadInput
+from dovetail.lab.hosts import Hosts
 from dovetail.lab.keeper import Keeper, LabError
-from dovetail.lab.layout import NETWORK, PREFIX_LENGTH, Layout, Node, layout
+from dovetail.lab.layout import NETWORK, PREFIX_LENGTH, Layout, layout
 from dovetail.lab.shape import segment, tbf
 
 INTERFACE = "eth0"  # of every host
@@ -23,8 +19,11 @@ INTERFACE = "eth0"  # of every host
 _CONGESTION = "reno"
 
 
-class Lab:
-    """Hosts in network namespaces with shaped links; a context manager, and nothing outlives it."""
+class Lab(Hosts):
+    """Hosts in network namespaces with shaped links."""
+
+    interface = INTERFACE
+    master_port, hub_port = 29500, 7171  # hosts are alone on their addresses
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class Lab:
         uplink: float = 0.0,
         shuffle_seed: int | None = None,
     ) -> None:
-        self.layout = layout(
+        plan = layout(
             hosts=hosts,
             rate=rate,
             hubs=hubs,
@@ -46,12 +45,12 @@ class Lab:
             uplink=uplink,
             shuffle_seed=shuffle_seed,
         )
-        shaped = [r for r in (*(node.rate for node in self.layout.nodes), self.layout.uplink) if r]
+        super().__init__(plan)
+        shaped = [r for r in (*(node.rate for node in plan.nodes), plan.uplink) if r]
         self.unit = segment(min(shaped, default=0.0))
-        self._processes: list[subprocess.Popen[Any]] = []
         self._keeper = Keeper()
         try:
-            _build(self, self.layout)
+            _build(self, plan)
         except BaseException:
             self.close()
             raise
@@ -59,74 +58,25 @@ class Lab:
     def __enter__(self) -> Lab:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Names of the worker hosts: host0, host1, ..."""
-        return tuple(node.name for node in self.layout.hosts)
-
-    @property
-    def hubs(self) -> tuple[str, ...]:
-        """Names of the hub hosts: hub0, ..."""
-        return tuple(node.name for node in self.layout.hubs)
-
-    def node(self, host: str | int) -> Node:
-        """A host by name, or a worker host by number."""
-        if isinstance(host, int) and 0 <= host < len(self.layout.hosts):
-            return self.layout.hosts[host]
-        for node in self.layout.nodes:
-            if node.name == host:
-                return node
-        raise BadInput(f"the lab has no host {host!r}; it has {', '.join(n.name for n in self.layout.nodes)}")
-
-    def address(self, host: str | int) -> str:
-        """The host's address on the lab's network."""
-        return self.node(host).address
-
     def command(self, host: str | int, argv: Sequence[str]) -> list[str]:
         """`argv` as a command line that runs it on the host."""
         netns = f"/proc/{self._keeper.pid}/root/run/netns/{self.node(host).name}"
         return [*self._keeper.enter, "--pid", f"--net={netns}", "--", *argv]
 
-    def popen(
-        self, host: str | int, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any
-    ) -> subprocess.Popen[Any]:
-        """Start `argv` on the host, as its own process group (end it with `os.killpg`); `env` is added to ours."""
-        process = subprocess.Popen(
-            self.command(host, argv), env={**os.environ, **(env or {})}, start_new_session=True, **options
-        )
-        self._processes.append(process)
-        return process
-
-    def run(
-        self, host: str | int, argv: Sequence[str], *, timeout: float = 60.0, text: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run `argv` on the host to its end and give its output."""
-        return subprocess.run(
-            self.command(host, argv), input=text, capture_output=True, text=True, timeout=timeout, check=False
-        )
-
     def set_rate(self, host: str | int, rate: float) -> None:
         """Change the host's rate both ways, while traffic runs; 0 = unshaped."""
         node = self.node(host)
         _batch(self.command(node.name, ["tc"]), [_replace(INTERFACE, rate, self.unit)])
-        _batch([*self._fabric(), "tc"], [_replace(node.name, rate, self.unit)])
+        _batch(self.fabric_command(["tc"]), [_replace(node.name, rate, self.unit)])
 
     def close(self) -> None:
         """End every process of the lab and remove its network."""
         self._keeper.close()
-        for process in self._processes:
-            if process.poll() is None:
-                # Its group died with the lab; only the one that entered, outside, may be left to end.
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        super().close()  # what entered from outside has lost what it waited for, and is collected
 
-    def _fabric(self) -> list[str]:
-        return [*self._keeper.enter, "--net", "--mount", "--pid", "--"]
+    def fabric_command(self, argv: Sequence[str]) -> list[str]:
+        """`argv` as a command line that runs it among the bridges, where every host's link ends."""
+        return [*self._keeper.enter, "--net", "--mount", "--pid", "--", *argv]
 
 
 @cache
@@ -157,7 +107,6 @@ def _batch(tool: list[str], lines: list[list[str]]) -> None:
 
 def _build(lab: Lab, plan: Layout) -> None:
     """One bridge a rack, a core bridge over them if there are several, one veth pair a host, tbf at both its ends."""
-    fabric = lab._fabric()
     size = ["gso_max_size", str(lab.unit)]
     links: list[list[str]] = []
     shapes: list[list[str]] = []
@@ -182,9 +131,9 @@ def _build(lab: Lab, plan: Layout) -> None:
         ]
         if node.rate:
             shapes.append(_replace(node.name, node.rate, lab.unit))
-    _batch([*fabric, "ip"], links)
+    _batch(lab.fabric_command(["ip"]), links)
     if shapes:
-        _batch([*fabric, "tc"], shapes)
+        _batch(lab.fabric_command(["tc"]), shapes)
     for node in plan.nodes:
         address = f"{node.address}/{PREFIX_LENGTH}"
         inside = [

@@ -46,8 +46,12 @@ def layout(
     racks: int = 1,
     uplink: float = 0.0,
     shuffle_seed: int | None = None,
+    address: str | None = None,
 ) -> Layout:
-    """Hosts in equal contiguous racks, or over the racks in an order drawn from `shuffle_seed`."""
+    """Hosts in equal contiguous racks, or over the racks in an order drawn from `shuffle_seed`.
+
+    `address` is everyone's, where all hosts are one machine.
+    """
     if not 1 <= hosts <= MOST_HOSTS or not 0 <= hubs <= MOST_HOSTS:
         raise BadInput(f"a lab of {hosts} hosts and {hubs} hubs; give 1 to {MOST_HOSTS} hosts and up to as many hubs")
     if not 1 <= racks <= hosts:
@@ -61,13 +65,16 @@ def layout(
     if shuffle_seed is not None:
         random.Random(shuffle_seed).shuffle(rack_of)
     hub_speed = rate * hosts if hub_rate is None else hub_rate
+    workers = [("host", i, rack_of[i], rate) for i in range(hosts)]
+    servers = [("hub", i, i % racks, hub_speed) for i in range(hubs)]
+
+    def node(kind: str, number: int, rack: int, speed: float) -> Node:
+        own = f"10.71.{int(kind == 'hub')}.{number + 1}"
+        return Node(name=f"{kind}{number}", address=address or own, rack=rack, rate=speed)
+
     return Layout(
-        hosts=tuple(
-            Node(name=f"host{i}", address=f"10.71.0.{i + 1}", rack=rack_of[i], rate=rate) for i in range(hosts)
-        ),
-        hubs=tuple(
-            Node(name=f"hub{i}", address=f"10.71.1.{i + 1}", rack=i % racks, rate=hub_speed) for i in range(hubs)
-        ),
+        hosts=tuple(node(*worker) for worker in workers),
+        hubs=tuple(node(*server) for server in servers),
         racks=racks,
         uplink=uplink,
     )

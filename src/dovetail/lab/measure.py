@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 from dovetail.lab import stream
-from dovetail.lab.box import Lab
+from dovetail.lab.hosts import Hosts
 from dovetail.lab.keeper import LabError
 
 _LIMIT = 20.0  # seconds past the stream's own length
 
 
-def measure_rate(lab: Lab, source: str | int, target: str | int, *, seconds: float = 1.0) -> float:
+def measure_rate(lab: Hosts, source: str | int, target: str | int, *, seconds: float = 1.0) -> float:
     """Bytes per second of one plain TCP stream from `source` to `target`."""
     script = [sys.executable, "-I", stream.__file__]
     receiver = lab.popen(target, [*script, "receive", lab.address(target)], stdout=subprocess.PIPE, text=True)

@@ -11,14 +11,12 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any, TextIO
 
-from dovetail.lab.box import INTERFACE, Lab
+from dovetail.lab.hosts import Hosts
 
-MASTER_PORT = 29500
-HUB_PORT = 7171
 GRACE = 2.0  # seconds between asking a process to end and ending it
 
 
-def environment(lab: Lab, rank: int) -> dict[str, str]:
+def environment(lab: Hosts, rank: int) -> dict[str, str]:
     """The variables torchrun sets, for the lab's host number `rank`."""
     values = {
         "RANK": str(rank),
@@ -26,26 +24,26 @@ def environment(lab: Lab, rank: int) -> dict[str, str]:
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": lab.address(0),
-        "MASTER_PORT": str(MASTER_PORT),
-        "GLOO_SOCKET_IFNAME": INTERFACE,
+        "MASTER_PORT": str(lab.master_port),
+        "GLOO_SOCKET_IFNAME": lab.interface,
     }
     if lab.hubs:
         values["DOVETAIL_HUBS"] = hub_addresses(lab)
     return values
 
 
-def hub_addresses(lab: Lab) -> str:
+def hub_addresses(lab: Hosts) -> str:
     """The lab's hubs as `DOVETAIL_HUBS` names them."""
-    return ",".join(f"{lab.address(hub)}:{HUB_PORT}" for hub in lab.hubs)
+    return ",".join(map(lab.hub_address, lab.hubs))
 
 
-def start_hubs(lab: Lab, **options: Any) -> list[subprocess.Popen[Any]]:
-    """`dovetail hub` on every hub host."""
-    program = [sys.executable, "-m", "dovetail.cli.main", "hub", "--port", str(HUB_PORT)]
+def start_hubs(lab: Hosts, *arguments: str, **options: Any) -> list[subprocess.Popen[Any]]:
+    """`dovetail hub` on every hub host, with further `arguments`; it says when it is ready."""
+    program = [sys.executable, "-m", "dovetail.cli.main", "hub", "--port", str(lab.hub_port), *arguments]
     return [lab.popen(hub, [*program, "--bind", lab.address(hub)], **options) for hub in lab.hubs]
 
 
-def run(lab: Lab, argv: Sequence[str], *, out: TextIO | None = None) -> int:
+def run(lab: Hosts, argv: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run `argv` on every host until all end; gives 0, or the code of the first to fail, whose end ends the rest."""
     target = out or sys.stdout
     pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}

@@ -1,0 +1,79 @@
+"""One rank of `bench allreduce`: sums one tensor again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from dovetail.bench.push_pull import Summed
+from dovetail.bench.serve import serve
+from dovetail.errors import DovetailError
+
+GLOO = "gloo"
+WARMUP = 2  # sums that do not count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """`aggregation` is gloo, or one that the engine knows."""
+
+    aggregation: str
+    hubs: tuple[str, ...] = ()
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Sum a tensor of `nbytes` this many times."""
+
+    nbytes: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Seconds of each sum; empty as first words."""
+
+    seconds: tuple[float, ...] = ()
+
+
+def start(post: Post) -> tuple[Reply, Callable[[Order], Reply]]:
+    """Ready, and what obeys orders."""
+
+    def obey(order: Order) -> Reply:
+        if post.aggregation == GLOO:
+            return _repeat(order, _gloo)
+        summed = Summed([order.nbytes], [0], aggregation=post.aggregation, hubs=post.hubs, rate=post.rate)
+        with summed.session:
+            reply = _repeat(order, lambda _: summed.all())
+            dist.barrier()  # nobody leaves while another still waits for its share
+        return reply
+
+    return Reply(), obey
+
+
+def _gloo(tensor: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(tensor)
+    return tensor.div_(dist.get_world_size())
+
+
+def _repeat(order: Order, once: Callable[[torch.Tensor], torch.Tensor]) -> Reply:
+    tensor = torch.full((order.nbytes // 4,), 1.0 + dist.get_rank())
+    dist.barrier()
+    seconds = []
+    for _ in range(WARMUP + order.times):
+        begun = time.monotonic()
+        result = once(tensor)
+        seconds.append(time.monotonic() - begun)
+    mean = (1 + dist.get_world_size()) / 2
+    if not torch.allclose(result, torch.full_like(result, mean)):
+        raise DovetailError(f"the mean over ranks is {result[0].item()}, but {mean} was expected")
+    return Reply(seconds=tuple(seconds[WARMUP:]))
+
+
+if __name__ == "__main__":
+    serve(Post, Order, start)

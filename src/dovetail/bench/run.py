@@ -1,0 +1,129 @@
+"""One system under `bench train`: its processes, its bursts of iterations, and what they showed."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from dovetail.bench.bounds import transfer_time
+from dovetail.bench.cpu import idle_share, read_cpu
+from dovetail.bench.crew import BenchError, Crew
+from dovetail.bench.orders import Order, Post, Ready, Reply
+from dovetail.bench.result import SystemResult, Times
+from dovetail.bench.stage import Stage, Tell
+from dovetail.bench.systems import ALONE, System
+from dovetail.lab import Watch, link_spans
+from dovetail.timeline import Timeline
+
+WARMUP = 2  # iterations before those that count
+TRIAL = 3  # iterations to choose a variant by, and of a saved timeline
+
+
+def progress(line: Timeline) -> list[float]:
+    """Times between the instants at which the last worker begins an iteration; they add up to the whole run."""
+    begun = [max(instants) for instants in zip(*line.boundaries.values(), strict=True)]
+    return [after - before for before, after in pairwise(begun)]
+
+
+def from_zero(line: Timeline) -> Timeline:
+    """The same on a clock that is 0 when the first worker begins."""
+    zero = min(bounds[0] for bounds in line.boundaries.values())
+    return replace(
+        line,
+        spans=tuple(replace(s, start=s.start - zero, end=s.end - zero) for s in line.spans),
+        boundaries={node: tuple(b - zero for b in bounds) for node, bounds in line.boundaries.items()},
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    times: list[float] = field(default_factory=list)
+    alphas: list[float] = field(default_factory=list)
+    idle: list[float] = field(default_factory=list)
+
+
+class Run(Crew):
+    """The system's ranks on the stage; times are seconds of the monotonic clock, which all hosts of a lab share."""
+
+    def __init__(self, stage: Stage, system: System, post: Post, *, workers: int, number: int) -> None:
+        super().__init__(stage.lab, system.name, "dovetail.bench.worker", post, workers=workers, number=number)
+        self.system, self.nbytes = system, 0
+        self._stage, self._seen, self._variant = stage, _Seen(), system.variants[0]
+
+    def __enter__(self) -> Run:
+        return self
+
+    def wait_ready(self) -> None:
+        """Until every rank has met the others."""
+        self.nbytes = self.hear(Ready)[0].nbytes
+
+    def burst(self, order: Order) -> Timeline:
+        """Run an order; ranks that end with different weights make the run worthless."""
+        replies = self.ask(order, Reply)
+        sums = [r.weights for r in replies]
+        if order.variant != ALONE and max(sums) - min(sums) > 1e-6 * max(1.0, *map(abs, sums)):
+            raise BenchError(f"{self.name!r} left ranks with different weights: their sums are {sums}")
+        return Timeline(
+            source=self.name,
+            policy=order.variant,
+            spans=tuple(span for r in replies for span in r.spans),
+            boundaries={f"worker {rank}": r.boundaries for rank, r in enumerate(replies)},
+        )
+
+    def choose_variant(self, tell: Tell) -> None:
+        """The best in a short trial, which also warms up what warms up once."""
+        trials: dict[str, float] = {}
+        for variant in self.system.variants:
+            tell(f"trying {self.name} {variant}")
+            trials[variant] = statistics.median(progress(self.burst(_order(variant, TRIAL))))
+        self._variant = min(trials, key=lambda variant: trials[variant])
+
+    def measure(self, iterations: int) -> None:
+        """Some iterations that count."""
+        before = read_cpu()
+        line = self._watched(_order(self._variant, iterations))
+        self._seen.idle.append(idle_share(before, read_cpu()))
+        times = progress(line)
+        self._seen.times += times
+        if line.communication_time:
+            self._seen.alphas.append(overlap(line, statistics.fmean(times)))
+
+    def picture(self) -> Timeline:
+        """A timeline to look at: transfers as the system saw them itself, or else as the links saw them."""
+        order = _order(self._variant, TRIAL)
+        return self._watched(order) if self.system.spans is None else self.burst(replace(order, trace=True))
+
+    def result(self, floor: float) -> SystemResult:
+        """All that was seen."""
+        network = self._stage.network(self.workers)
+        return SystemResult(
+            name=self.name,
+            variant=self._variant,
+            machines=self.workers + self.system.hubs,
+            workers=self.workers,
+            iteration_s=Times.of(self._seen.times),
+            floor_s=floor,
+            bound_s=max(floor, transfer_time(self.system.pattern, self.nbytes, network)),
+            alpha=statistics.fmean(self._seen.alphas) if self._seen.alphas else None,
+            cpu_idle=statistics.fmean(self._seen.idle),
+        )
+
+    def _watched(self, order: Order) -> Timeline:
+        lab = self._stage.lab
+        with Watch(lab) as watch:
+            line = self.burst(order)
+        nodes = {host: f"worker {i}" for i, host in enumerate(lab.hosts[: self.workers])}
+        first, last = min(b[0] for b in line.boundaries.values()), max(b[-1] for b in line.boundaries.values())
+        links = [s for s in link_spans(watch.uses, nodes, self._stage.measured) if first <= s.start < last]
+        return replace(line, spans=(*line.spans, *links))
+
+
+def overlap(line: Timeline, iteration: float) -> float:
+    """Alpha: what share of the shorter of computing and communicating was hidden behind the other."""
+    both = (line.communication_time, line.compute_time)
+    return (sum(both) - iteration) / min(both) if min(both) else 0.0
+
+
+def _order(variant: str, iterations: int) -> Order:
+    return Order(variant=variant, warmup=WARMUP, iterations=iterations)

@@ -1,0 +1,87 @@
+"""Bench results as tables for people."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.bench.result import AllreduceResult, Times, TrainResult, UrgentResult
+from dovetail.units import format_bytes, format_rate, format_seconds
+
+
+def train_table(result: TrainResult) -> Group:
+    """Iteration times, speed-up over DDP if it took part, and the share of the physical bound."""
+    title = (
+        f"{result.model}, {format_bytes(result.bytes)}, {result.workers} workers, {format_rate(result.rate)} "
+        f"(one stream gets {format_rate(result.measured_rate)}), compute {format_seconds(result.compute_s)}"
+    )
+    table = Table("system", title=title, title_justify="left")
+    for name in (
+        "machines",
+        "iteration",
+        "min to max",
+        "over DDP",
+        "floor",
+        "bound",
+        "of bound",
+        "alpha",
+        "idle cores",
+    ):
+        table.add_column(name, justify="right")
+    base = next((s.iteration_s.median for s in result.systems if s.name == "ddp"), None)
+    for s in result.systems:
+        table.add_row(
+            f"{s.name} ({s.variant})",
+            str(s.machines),
+            format_seconds(s.iteration_s.median),
+            _range(s.iteration_s),
+            f"{base / s.iteration_s.median:.2f}x" if base else "",
+            format_seconds(s.floor_s),
+            format_seconds(s.bound_s),
+            f"{s.iteration_s.median / s.bound_s:.2f}x",
+            "" if s.alpha is None else f"{s.alpha:.2f}",
+            f"{s.cpu_idle:.0%}",
+        )
+    return _with_notes(table, result.notes)
+
+
+def allreduce_table(result: AllreduceResult) -> Group:
+    """A row for each size and system."""
+    stream = format_rate(result.measured_rate)
+    title = f"sum over {result.workers} workers, {format_rate(result.rate)} (one stream gets {stream})"
+    table = Table("size", "system", title=title, title_justify="left")
+    for name in ("machines", "time", "min to max", "bound", "of bound"):
+        table.add_column(name, justify="right")
+    rows = [(size.nbytes, system, size) for system in result.systems for size in system.sizes]
+    for nbytes, system, size in sorted(rows, key=lambda row: row[0]):
+        table.add_row(
+            format_bytes(nbytes),
+            system.name,
+            str(system.machines),
+            format_seconds(size.median_s),
+            f"{format_seconds(size.min_s)} to {format_seconds(size.max_s)}",
+            format_seconds(size.bound_s),
+            f"{size.median_s / size.bound_s:.2f}x" if size.bound_s else "",
+        )
+    return _with_notes(table, result.notes)
+
+
+def urgent_table(result: UrgentResult) -> Group:
+    """Priority beside first in, first out."""
+    small, large = format_bytes(result.small_bytes), format_bytes(result.large_bytes)
+    title = f"the most urgent {small} at the peer while {large} travel, {format_rate(result.rate)}"
+    table = Table("order", title=title, title_justify="left")
+    table.add_column("median", justify="right")
+    table.add_column("min to max", justify="right")
+    for order, times in (("by priority", result.priority_s), ("first in, first out", result.fifo_s)):
+        table.add_row(order, format_seconds(times.median), _range(times))
+    return _with_notes(table, result.notes)
+
+
+def _range(times: Times) -> str:
+    return f"{format_seconds(times.min)} to {format_seconds(times.max)}"
+
+
+def _with_notes(table: Table, notes: tuple[str, ...]) -> Group:
+    return Group(table, *(Text(f"note: {note}") for note in notes))

@@ -1,0 +1,87 @@
+"""The network that a bench runs on: a lab, or loopback where none can be made, and what it really carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from dovetail.bench.bounds import Network
+from dovetail.bench.crew import hubs_running
+from dovetail.errors import BadInput
+from dovetail.lab import Hosts, Lab, Loopback, available, measure_rate
+
+STREAM_TIME = 1.0  # seconds of the plain TCP stream
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The network asked for; rates in bytes per second, 0 = unshaped."""
+
+    workers: int
+    rate: float
+    hub_rate: float | None = None  # None: workers x rate
+    racks: int = 1
+    uplink: float = 0.0
+    shuffle_seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The network in being; `measured` is what one plain TCP stream gets, `limit` what systems must keep themselves."""
+
+    lab: Hosts
+    hubs: tuple[str, ...]  # addresses
+    measured: float
+    limit: float
+    notes: tuple[str, ...]
+    site: Site
+
+    def network(self, workers: int) -> Network:
+        """Its first `workers` hosts, at the rates that data gets; headers have the rest."""
+        share = self.measured / self.site.rate if self.site.rate else 1.0
+        hubs = self.lab.layout.hubs
+        return Network(
+            racks=tuple(node.rack for node in self.lab.layout.hosts[:workers]),
+            rate=self.measured,
+            hub_rate=hubs[0].rate * share if hubs else 0.0,
+            hub_rack=hubs[0].rack if hubs else 0,
+            uplink=self.site.uplink * share,
+        )
+
+
+@contextmanager
+def built(site: Site, *, hubs: int, tell: Tell) -> Iterator[Stage]:
+    """The site with its hubs running, and its rate measured."""
+    allowed, reason = available()
+    notes: tuple[str, ...] = ()
+    with ExitStack() as stack:
+        if allowed:
+            lab: Hosts = stack.enter_context(
+                Lab(
+                    site.workers,
+                    site.rate,
+                    hubs=hubs,
+                    hub_rate=site.hub_rate,
+                    racks=site.racks,
+                    uplink=site.uplink,
+                    shuffle_seed=site.shuffle_seed,
+                )
+            )
+            tell("measuring the links")
+            measured, limit = measure_rate(lab, 0, min(1, site.workers - 1), seconds=STREAM_TIME), 0.0
+        else:
+            if site.racks > 1:
+                raise BadInput(f"racks need a lab, and there is none: {reason}")
+            lab = stack.enter_context(Loopback(site.workers, site.rate, hubs=hubs, hub_rate=site.hub_rate))
+            tell("measuring loopback")
+            stream = measure_rate(lab, 0, 0, seconds=STREAM_TIME)
+            measured, limit = (site.rate or stream), site.rate
+            notes = (f"on loopback, each system keeping to the rate by itself: {reason}",)
+        addresses: Sequence[str] = ()
+        if hubs:
+            tell("starting the hub")
+            share = ["--rate", f"{lab.layout.hubs[0].rate:.0f}b"] if limit else []
+            addresses = stack.enter_context(hubs_running(lab, *share))
+        yield Stage(lab=lab, hubs=tuple(addresses), measured=measured, limit=limit, notes=notes, site=site)

@@ -1,0 +1,151 @@
+"""`dovetail bench`: measure systems side by side on one network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+
+from dovetail.bench.orders import Workload
+from dovetail.bench.stage import Site
+from dovetail.errors import BadInput
+from dovetail.units import parse_bytes, parse_rate, parse_seconds
+
+Workers = Annotated[int, typer.Option(min=1, help="hosts that train")]
+Rate = Annotated[str, typer.Option(help="of each host's link, both ways; 0 = unshaped")]
+HubRate = Annotated[str | None, typer.Option(help="of the dedicated hub's link (default: workers x rate)")]
+Racks = Annotated[int, typer.Option(help="racks the hosts stand in")]
+Uplink = Annotated[str, typer.Option(help="of each rack's link to the other racks; 0 = unshaped")]
+Shuffle = Annotated[bool, typer.Option("--shuffle-hosts", help="number hosts across racks at random")]
+Seed = Annotated[int, typer.Option(help="of the shuffle")]
+Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write the result; - = stdout")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb and its commands."""
+    bench = typer.Typer(no_args_is_help=True, help="Measure training or all-reduce beside PyTorch DDP and Gloo.")
+    for command in (train, allreduce, urgent):
+        bench.command()(command)
+    app.add_typer(bench, name="bench")
+
+
+def train(
+    model: Annotated[str, typer.Option(help="vgg19, resnet50, inception_v3, alexnet, gpt2, seq2seq, ...")] = "vgg19",
+    scale: Annotated[float, typer.Option(help="of the published parameter sizes")] = 0.0625,
+    workers: Workers = 4,
+    rate: Rate = "500mbit",
+    hub_rate: HubRate = None,
+    compute: Annotated[str, typer.Option(help="seconds an iteration; 0 = none; real = a real small network")] = "1.0",
+    systems: Annotated[str, typer.Option(help="what to compare")] = "ddp,sharded,hub",
+    iters: Annotated[int, typer.Option(help="iterations that count, per system")] = 10,
+    same_machines: Annotated[bool, typer.Option("--same-machines", help="hub: one worker fewer")] = False,
+    racks: Racks = 1,
+    uplink: Uplink = "0",
+    shuffle_hosts: Shuffle = False,
+    seed: Seed = 0,
+    save: Annotated[Path | None, typer.Option(metavar="DIR", help="a folder for each system's timeline")] = None,
+    json: Json = None,
+) -> None:
+    """Time an iteration of training with each system, beside what physics allows.
+
+    Example: dovetail bench train --model vgg19 --compute 1.0 --systems ddp,sharded,hub --json result.json
+    """
+    from dovetail.bench.models import published
+    from dovetail.bench.show import train_table
+    from dovetail.bench.systems import chosen
+    from dovetail.bench.train import Setup, bench_train
+
+    published(model)
+    setup = Setup(
+        workload=Workload(model=model, scale=scale, compute=None if compute == "real" else parse_seconds(compute)),
+        systems=chosen(systems.split(",")),
+        site=_site(workers, rate, hub_rate, racks, uplink, seed if shuffle_hosts else None),
+        iterations=iters,
+        same_machines=same_machines,
+    )
+    with _telling() as tell:
+        result = bench_train(setup, tell=tell, save=save)
+    _give(result, train_table(result), json)
+
+
+def allreduce(
+    sizes: Annotated[str, typer.Option(help="of the tensor")] = "4KiB,1MiB,100MiB",
+    systems: Annotated[str, typer.Option(help="what to compare")] = "gloo,sharded,hub",
+    workers: Workers = 4,
+    rate: Rate = "500mbit",
+    hub_rate: HubRate = None,
+    racks: Racks = 1,
+    uplink: Uplink = "0",
+    shuffle_hosts: Shuffle = False,
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Time the sum of one tensor over all workers.
+
+    Example: dovetail bench allreduce --sizes 4KiB,100MiB --systems gloo,sharded,hub
+    """
+    from dovetail.bench.allreduce import bench_allreduce
+    from dovetail.bench.show import allreduce_table
+
+    site = _site(workers, rate, hub_rate, racks, uplink, seed if shuffle_hosts else None)
+    with _telling() as tell:
+        nbytes = [parse_bytes(size) for size in sizes.split(",")]
+        result = bench_allreduce(site, sizes=nbytes, systems=systems.split(","), tell=tell)
+    _give(result, allreduce_table(result), json)
+
+
+def urgent(
+    rate: Rate = "500mbit",
+    small: Annotated[str, typer.Option(help="the urgent chunk")] = "4KiB",
+    large: Annotated[str, typer.Option(help="the transfer in its way")] = "100MiB",
+    rounds: Annotated[int, typer.Option(help="large transfers in each order")] = 3,
+    json: Json = None,
+) -> None:
+    """Time the most urgent chunk's way to the peer past a large transfer, with priorities and without.
+
+    Example: dovetail bench urgent --rate 500mbit
+    """
+    from dovetail.bench.show import urgent_table
+    from dovetail.bench.urgent import bench_urgent
+
+    with _telling() as tell:
+        speed, sizes = parse_rate(rate), (parse_bytes(small), parse_bytes(large))
+        result = bench_urgent(rate=speed, small=sizes[0], large=sizes[1], rounds=rounds, tell=tell)
+    _give(result, urgent_table(result), json)
+
+
+def _site(workers: int, rate: str, hub_rate: str | None, racks: int, uplink: str, shuffle_seed: int | None) -> Site:
+    return Site(
+        workers=workers,
+        rate=parse_rate(rate),
+        hub_rate=None if hub_rate is None else parse_rate(hub_rate),
+        racks=racks,
+        uplink=parse_rate(uplink),
+        shuffle_seed=shuffle_seed,
+    )
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """Progress on standard error: a line that changes on a terminal, else one line a step."""
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        yield status.update if console.is_terminal else lambda text: console.print(text, style="dim", highlight=False)
+
+
+def _give(result: Any, table: RenderableType, json: str | None) -> None:
+    Console(stderr=json == "-").print(table)
+    text = msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
+    if json == "-":
+        sys.stdout.write(text)
+    elif json is not None:
+        try:
+            Path(json).write_text(text)
+        except OSError as error:
+            raise BadInput(f"cannot write {json}: {error.strerror}") from None
