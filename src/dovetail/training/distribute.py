@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
-import sys
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from dovetail.engine.session import Options
-from dovetail.errors import BadInput, DovetailError
+from dovetail.errors import BadInput
 from dovetail.plan.policies import policies
 from dovetail.timeline import Timeline
-from dovetail.training.buffers import broadcast_from_zero
 from dovetail.training.gather import gather
-from dovetail.training.hooks import attach
 from dovetail.training.hub_update import HubUpdate, rule_of
-from dovetail.training.job import Job
-from dovetail.training.opening import Opener, Setting, agree, check_process_group, describe
-from dovetail.training.overrides import Overrides, check_untouched
+from dovetail.training.opening import Opener, Setting, agree, check_process_group
+from dovetail.training.overrides import check_untouched
 from dovetail.training.record import Recorder
-from dovetail.training.slots import Slot, trained
-from dovetail.training.solo import Solo
+from dovetail.training.running import Prepared, Running
+from dovetail.training.slots import trained
 from dovetail.training.update import WorkerUpdate
 
 _UPDATES = ("auto", "worker", "hub")
-_GOODBYE = 5.0  # seconds the last ranks get to fetch what we still have to send
-_running: weakref.WeakKeyDictionary[torch.nn.Module, list[Distributed]] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[torch.nn.Module, list[Running]] = weakref.WeakKeyDictionary()
 
 
 def distribute(
@@ -54,7 +46,7 @@ def distribute(
     `hubs` are addresses of `dovetail hub` (default: DOVETAIL_HUBS, or a shard on every rank); `rate` limits what this
     rank sends, in bytes per second; `update` says where the optimizer runs: "worker", "hub", or "auto".
     """
-    _, world = check_process_group()
+    rank, world = check_process_group()
     given = hubs if hubs is not None else [h for h in os.environ.get("DOVETAIL_HUBS", "").split(",") if h.strip()]
     base = options or Options()
     setting = Setting(
@@ -69,31 +61,28 @@ def distribute(
             secret=base.secret or _secret(os.environ.get("DOVETAIL_SECRET_FILE", "")),
         ),
     )
-    slots: list[Slot] = []
-    place = "worker"
 
-    def prepare() -> list[str]:
-        nonlocal place
+    def prepare() -> Prepared:
         check_untouched(optimizer)
-        slots.extend(trained(model, optimizer.param_groups))
-        place = _place(setting, optimizer, update, world)
-        return [f"update at the {place}", *describe(model, slots)]
+        slots = trained(model, optimizer.param_groups)
+        worker = world == 1 or _place(setting, optimizer, update) == "worker"
+        change = WorkerUpdate(optimizer) if worker else HubUpdate(optimizer, slots, rank)
+        opener = Opener(setting, slots, change.rule) if world > 1 else None
+        recorder = Recorder(f"worker {rank}", enabled=setting.options.trace)
+        return Prepared(slots=slots, update=change, opener=opener, recorder=recorder, policy=policy)
 
-    name = agree(prepare)
-    running = Distributed(model, optimizer, slots, setting, place, name)
-    _running.setdefault(model, []).append(running)
+    prepared, name = agree(prepare, lambda found: found.describe(model))
+    first = model not in _running
+    _running.setdefault(model, []).append(Running(model, optimizer, prepared, name, buffers=first and world > 1))
     return optimizer
 
 
-def _place(setting: Setting, optimizer: Optimizer, update: str, world: int) -> str:
+def _place(setting: Setting, optimizer: Optimizer, update: str) -> str:
     """Where the optimizer runs: at dedicated hubs if it can, else at the worker."""
     if update not in _UPDATES:
         raise BadInput(f"update={update!r} is unknown; it is one of {', '.join(_UPDATES)}")
-    if update == "worker" or world == 1:
-        return "worker"
-    if update == "hub":
-        rule_of(optimizer)
-        return "hub"
+    if update != "auto":
+        return update
     known = policies().get(setting.policy)
     pattern = setting.aggregation or (known.aggregation if known else None)
     if not setting.hubs or pattern not in (None, "hub", "rack-hubs"):
@@ -115,94 +104,7 @@ def _secret(path: str) -> str:
         raise BadInput(f"cannot read the secret file {path} (DOVETAIL_SECRET_FILE): {error.strerror}") from None
 
 
-class Distributed:
-    """Everything that one call of `distribute` set up, and how it is taken down again."""
-
-    def __init__(
-        self, model: torch.nn.Module, optimizer: Optimizer, slots: list[Slot], setting: Setting, place: str, name: str
-    ) -> None:
-        rank, self._world = check_process_group()
-        self._update = HubUpdate(optimizer, slots, rank) if place == "hub" else WorkerUpdate(optimizer)
-        self._opener = Opener(setting, slots, name, self._update.rule, place) if self._world > 1 else None
-        self._policy = setting.policy
-        self._name = name
-        self._engine_spans: list[Any] = []
-        engine = self._opener.first() if self._opener else Solo(len(slots))
-        self._stack = contextlib.ExitStack()
-        try:
-            first = model not in _running
-            if self._world > 1:
-                broadcast_from_zero([*(p for p in model.parameters()), *(slot.param for slot in slots)])
-                broadcast_from_zero(model.buffers())
-            self.job = Job(slots, self._update, engine, Recorder(f"worker {rank}", enabled=setting.options.trace))
-            if isinstance(self._update, HubUpdate):
-                self._update.attach(engine)  # type: ignore[arg-type]
-            if self._opener is not None:
-                self.job.barrier = self._opener.plan.barrier
-                self.job.replan = self._replan
-            self._stack.enter_context(attach(model, self.job, buffers=first and self._world > 1))
-            overrides = Overrides(optimizer, self.job, self._update)
-            self._stack.callback(overrides.remove)
-            self.job.guard.install()
-            self._stack.callback(self.job.guard.remove)
-        except BaseException:
-            engine.close()
-            raise
-        atexit.register(self._at_exit)
-
-    def _replan(self) -> Any:
-        """The order of use is known: go over to the plan made for it, if that is another one."""
-        assert self._opener is not None
-        before = self.job.engine
-        session = self._opener.again(self.job.order.profile())
-        self.job.order.ranks = {name: rank for rank, name in enumerate(self._opener.plan.order)}
-        if session is None:
-            return None
-        if isinstance(self._update, HubUpdate):
-            self._update.pull()
-            self._update.attach(session)
-        self._engine_spans += before.spans()
-        before.close()  # every rank has all results of the first round, or it would not have come here
-        return session
-
-    def timeline(self) -> Timeline:
-        """This rank's iterations so far."""
-        self._engine_spans += self.job.engine.spans()
-        return self.job.recorder.timeline(self._policy, self._engine_spans)
-
-    def shut_down(self) -> None:
-        """Apply what is outstanding, part from the other ranks, and leave model and optimizer as torch made them."""
-        atexit.unregister(self._at_exit)
-        try:
-            self.job.settle_all()
-            self._part()
-        finally:
-            self._stack.close()
-            self.job.engine.close()
-
-    def _at_exit(self) -> None:
-        """After an error nothing is waited for: the others are to learn of it at once."""
-        failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if failed is None:
-            with contextlib.suppress(DovetailError):
-                self.job.settle_due()
-                self._part()
-        self.job.engine.close()
-
-    def _part(self) -> None:
-        """Wait a little for the others: what we have to send them leaves with us."""
-        if self._opener is None:
-            return
-        store, key = self._opener.store, f"dovetail/{self._name}/parted"
-        end = time.monotonic() + _GOODBYE
-        with contextlib.suppress(RuntimeError):  # the store is gone when its owner is
-            count = store.add(key, 1)
-            while count < self._world and time.monotonic() < end:
-                time.sleep(0.01)
-                count = store.add(key, 0)
-
-
-def _of(model: torch.nn.Module) -> list[Distributed]:
+def _of(model: torch.nn.Module) -> list[Running]:
     found = _running.get(model, [])
     if not found:
         raise BadInput("this model is not distributed; call dovetail.distribute(model, optimizer) first")

@@ -45,7 +45,7 @@ _NEW_GRAD = (_grad_attribute.__set__, _grad_attribute.__delete__)
 _RAW = frozenset(
     {torch.Tensor.data.__get__, torch.Tensor.data_ptr, torch.Tensor.numpy, torch.Tensor.untyped_storage}  # type: ignore[attr-defined]
 )
-_BACKWARD = torch.Tensor.backward
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
 _ZERO_GRAD = torch.nn.Module.zero_grad.__code__
 
 
@@ -99,22 +99,26 @@ class Guard(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is _BACKWARD:
-            return self._backward(*args, **(kwargs or {}))
+        if func in _BACKWARD:
+            return self._backward(func, args, kwargs or {})
         if self.outstanding or self.recording or func in _RAW:
             self._look(func, args, kwargs)
         return func(*args, **kwargs) if kwargs else func(*args)
 
-    def _backward(
-        self,
-        loss: torch.Tensor,
-        gradient: torch.Tensor | None = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        with self._job.backward(), self:  # hooks that the user hung on parameters are guarded, too
-            torch.autograd.backward(loss, gradient, retain_graph, create_graph, inputs=inputs)
+    def _backward(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._job.backward():
+            depth = torch._C._len_torch_function_stack()
+            try:
+                func(*args, **kwargs)
+            finally:
+                for _ in range(torch._C._len_torch_function_stack() - depth):
+                    torch._C._pop_torch_function_stack()
+
+    def resume(self) -> None:
+        """Guard inside a backward pass, too: the user's next hook may read the gradient that has just left."""
+        count = torch._C._len_torch_function_stack()
+        if all(torch._C._get_function_stack_at(i) is not self for i in range(count)):
+            torch._C._push_on_torch_function_stack(self)
 
     def _look(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         if func in _LOOKS:

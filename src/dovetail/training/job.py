@@ -76,30 +76,31 @@ class Job:
             if not self.syncing:
                 slot.local = True
                 return
+            if self.update.remote and self._fresh and not self._collecting:
+                raise Misuse(
+                    "a second backward pass came before optimizer.step(), but the update runs at the aggregator and "
+                    "cannot be withheld; use dovetail.no_sync(model) or update='worker'"
+                )
             if slot.flying or slot.due:
                 raise Misuse(
                     f"the gradient of {slot.name!r} was made again while the last one was on its way; put all backward "
-                    "passes of a step but the last into `with dovetail.no_sync(model)`, call loss.backward() rather "
-                    "than torch.autograd.backward(), and checkpoint with use_reentrant=False"
+                    "passes of a step but the last into `with dovetail.no_sync(model)`, call backward() in the thread "
+                    "that called distribute(), and checkpoint with use_reentrant=False"
                 )
             if not self._collecting:
                 self._open_round()
             self.order.made(slot)
             self._send(slot, self._dense(slot))
+        self.guard.resume()
 
     def _open_round(self) -> None:
         self.settle_all()
-        if self.update.remote and self._fresh:
-            raise Misuse(
-                "a second backward pass came before optimizer.step(), but the update runs at the aggregator and cannot "
-                "be withheld; use dovetail.no_sync(model) or update='worker'"
-            )
         if self._round == 1 and self.replan is not None:
             self._swap(self.replan())
         self._round += 1
         self._collecting = self._fresh = True
         self.engine.begin(self._round, self.update.prepare())
-        if self._nesting == 0 and torch._C._current_graph_task_id() != -1:
+        if not self._nesting and torch._C._current_graph_task_id() != -1:  # begun where the guard does not see it
             torch.autograd.Variable._execution_engine.queue_callback(self._end_round)
 
     def _swap(self, engine: Engine | None) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -23,6 +23,8 @@ from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
 from dovetail.training.order import registration
 from dovetail.training.slots import DTYPES, Slot
+
+T = TypeVar("T")
 
 _PATIENCE = 300.0  # seconds that a rank's first iteration may be slower than another's
 _UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # passes that weigh startup against size need some link
@@ -47,27 +49,21 @@ def check_process_group() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def describe(model: torch.nn.Module, slots: list[Slot]) -> list[str]:
-    """Everything that must be equal on all ranks, one line each."""
-    lines = [f"parameter {slot.name!r} {_form(slot.param)} in group {slot.group}" for slot in slots]
-    trained = {slot.name for slot in slots}
-    lines += [f"frozen {name!r} {_form(p)}" for name, p in model.named_parameters() if name not in trained]
-    return lines + [f"buffer {name!r} {_form(b)}" for name, b in model.named_buffers()]
-
-
-def _form(tensor: torch.Tensor) -> str:
+def form(tensor: torch.Tensor) -> str:
+    """Type and shape in words: `float32[3, 4]`."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def agree(prepare: Callable[[], list[str]]) -> str:
-    """Run `prepare` on every rank and compare what it says; returns a name for the job, the same everywhere.
+def agree(prepare: Callable[[], T], describe: Callable[[T], list[str]]) -> tuple[T, str]:
+    """Run `prepare` on every rank and compare the descriptions; returns its result and a name for the job.
 
     A rank that fails tells the others, which would otherwise wait for it.
     """
     failure: Exception | None = None
     lines: list[str] = []
     try:
-        lines = prepare()
+        made = prepare()
+        lines = describe(made)
     except Exception as error:
         failure = error
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -84,7 +80,7 @@ def agree(prepare: Callable[[], list[str]]) -> str:
         every: list[Any] = [None] * world
         dist.all_gather_object(every, lines)
         raise Mismatch(f"ranks train different models: {_difference(every[0], every[other], other)}")
-    return f"train-{said[0][2]}"
+    return made, f"train-{said[0][2]}"
 
 
 def _difference(zero: list[str], theirs: list[str], rank: int) -> str:
@@ -98,33 +94,30 @@ def _difference(zero: list[str], theirs: list[str], rank: int) -> str:
 class Opener:
     """Plans and opens sessions for one job: a first one, and a better one when the order of use is known."""
 
-    def __init__(self, setting: Setting, slots: list[Slot], name: str, rule: Rule | None, place: str) -> None:
+    def __init__(self, setting: Setting, slots: list[Slot], rule: Rule | None) -> None:
         self._setting = setting
         self._rule = rule
-        self._place = place
-        self._name = name
         self._slots = slots
-        self._rank, self._world = dist.get_rank(), dist.get_world_size()
+        self._name = ""
+        self._rank, self.world = dist.get_rank(), dist.get_world_size()
         self.store: Any = dist.distributed_c10d._get_default_store()
         self.plan = self._make_plan(registration(slots))
-        self.session: Session | None = None
 
     def _make_plan(self, profile: Profile) -> Plan:
         rate = self._setting.options.rate
         link = Link(startup=_UNKNOWN_LINK.startup, bandwidth=rate) if rate else _UNKNOWN_LINK
-        cluster = Cluster.uniform(workers=self._world, link=link, hubs=len(self._setting.hubs))
-        return make_plan(
-            profile, cluster, self._setting.policy, aggregation=self._setting.aggregation, update=self._place
-        )
+        cluster = Cluster.uniform(workers=self.world, link=link, hubs=len(self._setting.hubs))
+        place = "worker" if self._rule is None else "hub"
+        return make_plan(profile, cluster, self._setting.policy, aggregation=self._setting.aggregation, update=place)
 
-    def first(self) -> Session:
+    def first(self, name: str) -> Session:
         """A session that takes parameters to be used as they were registered."""
-        self.session = self._open(self._name)
-        return self.session
+        self._name = name
+        return self._open(name)
 
     def again(self, profile: Profile) -> Session | None:
         """A session for rank 0's recorded order, or None when that plan is the one in force; all ranks call it."""
-        meeting = Meeting(self.store, rank=self._rank, world=self._world, name=f"{self._name}/order", seconds=_PATIENCE)
+        meeting = Meeting(self.store, rank=self._rank, world=self.world, name=f"{self._name}/order", seconds=_PATIENCE)
         if self._rank == 0:
             plan = self._make_plan(profile)
             same = plan.transfers == self.plan.transfers
@@ -133,14 +126,13 @@ class Opener:
         if not text:
             return None
         self.plan = msgspec.json.decode(text, type=Plan)
-        self.session = self._open(f"{self._name}-2")
-        return self.session
+        return self._open(f"{self._name}-2")
 
     def _open(self, name: str) -> Session:
         return Session.open(
             store=self.store,
             rank=self._rank,
-            world=self._world,
+            world=self.world,
             plan=self.plan,
             tensors=[
                 TensorSpec(p.name, p.nbytes, DTYPES[slot.param.dtype], slot.group)

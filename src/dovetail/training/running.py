@@ -1,0 +1,139 @@
+"""One distributed optimizer from its start to its end: what was hung on model and optimizer, and taking it off."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+
+from dovetail.errors import DovetailError
+from dovetail.timeline import Span, Timeline
+from dovetail.training.buffers import broadcast_from_zero
+from dovetail.training.hooks import attach
+from dovetail.training.hub_update import HubUpdate
+from dovetail.training.job import Engine, Job
+from dovetail.training.opening import Opener, form
+from dovetail.training.overrides import Overrides
+from dovetail.training.record import Recorder
+from dovetail.training.slots import Slot
+from dovetail.training.solo import Solo
+from dovetail.training.update import WorkerUpdate
+
+_GOODBYE = 5.0  # seconds the last ranks get to fetch what we still have to send
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a rank can make without the others."""
+
+    slots: list[Slot]
+    update: WorkerUpdate | HubUpdate
+    opener: Opener | None  # None in a world of one
+    recorder: Recorder
+    policy: str
+
+    def describe(self, model: torch.nn.Module) -> list[str]:
+        """Everything that must be equal on all ranks, one line each."""
+        mine = {slot.name for slot in self.slots}
+        lines = [f"parameter {slot.name!r} {form(slot.param)} in group {slot.group}" for slot in self.slots]
+        lines += [f"frozen {name!r} {form(p)}" for name, p in model.named_parameters() if name not in mine]
+        lines += [f"buffer {name!r} {form(b)}" for name, b in model.named_buffers()]
+        return [*lines, f"update at the {'hub' if self.update.remote else 'worker'}"]
+
+
+class Running:
+    """Sets everything up; `shut_down` undoes it."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: Optimizer, prepared: Prepared, name: str, *, buffers: bool
+    ) -> None:
+        self._prepared = prepared
+        self._name = name
+        self._engine_spans: list[Span] = []
+        self._stack = contextlib.ExitStack()
+        opener, update = prepared.opener, prepared.update
+        session = opener.first(name) if opener is not None else None
+        engine: Engine = session or Solo(len(prepared.slots))
+        self.job = Job(prepared.slots, update, engine, prepared.recorder)
+        with self._or_close(engine):
+            if opener is not None:
+                broadcast_from_zero([*model.parameters(), *(slot.param for slot in prepared.slots)])
+                broadcast_from_zero(model.buffers())
+                self.job.barrier = opener.plan.barrier
+                self.job.replan = self._replan
+            if isinstance(update, HubUpdate) and session is not None:
+                update.attach(session)
+            self._stack.enter_context(attach(model, self.job, buffers=buffers))
+            self._stack.callback(Overrides(optimizer, self.job, update).remove)
+            self.job.guard.install()
+            self._stack.callback(self.job.guard.remove)
+        atexit.register(self._at_exit)
+
+    @contextlib.contextmanager
+    def _or_close(self, engine: Engine) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._stack.close()
+            engine.close()
+            raise
+
+    def _replan(self) -> Engine | None:
+        """The order of use is known: go over to the plan made for it, if that is another one."""
+        opener, update, before = self._prepared.opener, self._prepared.update, self.job.engine
+        assert opener is not None
+        if isinstance(update, HubUpdate):
+            update.pull()
+        session = opener.again(self.job.order.profile())
+        self.job.order.ranks = {name: rank for rank, name in enumerate(opener.plan.order)}
+        if session is None:
+            return None
+        if isinstance(update, HubUpdate):
+            update.attach(session)
+        self._engine_spans += before.spans()
+        before.close()  # every rank has all results of the first round, or it would not have come here
+        return session
+
+    def timeline(self) -> Timeline:
+        """This rank's iterations so far."""
+        self._engine_spans += self.job.engine.spans()
+        return self._prepared.recorder.timeline(self._prepared.policy, self._engine_spans)
+
+    def shut_down(self) -> None:
+        """Apply what is outstanding, part from the other ranks, and leave model and optimizer as torch made them."""
+        atexit.unregister(self._at_exit)
+        try:
+            self.job.settle_all()
+            if isinstance(self._prepared.update, HubUpdate):
+                self._prepared.update.pull()  # torch's optimizer goes on with the state it would have had
+            self._part()
+        finally:
+            self._stack.close()
+            self.job.engine.close()
+
+    def _at_exit(self) -> None:
+        """After an error nothing is waited for: the others are to learn of it at once."""
+        failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if failed is None:
+            with contextlib.suppress(DovetailError):
+                self.job.settle_due()
+                self._part()
+        self.job.engine.close()
+
+    def _part(self) -> None:
+        """Wait a little for the others: what we have to send them leaves with us."""
+        if self._prepared.opener is None:
+            return
+        store, world = self._prepared.opener.store, self._prepared.opener.world
+        key, end = f"dovetail/{self._name}/parted", time.monotonic() + _GOODBYE
+        with contextlib.suppress(RuntimeError):  # the store is gone when its owner is
+            count = store.add(key, 1)
+            while count < world and time.monotonic() < end:
+                time.sleep(0.01)
+                count = store.add(key, 0)

@@ -1,0 +1,398 @@
+"""Loops as people write them: each must train as under DDP. Run on two ranks by test_semantics.py."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from networks import OPTIMIZERS, Side, both, dovetailed, in_flight
+from torch import nn
+
+from dovetail.training import shutdown
+
+SLOW = {"rate": 4e5}  # bytes per second: results are on their way for a while after step()
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return OPTIMIZERS["sgd"](model.parameters())
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return OPTIMIZERS["adamw"](model.parameters())
+
+
+def steps_return_before_their_results_are_there() -> None:
+    side = dovetailed("mlp", _sgd, update="worker", **SLOW)
+    side.step(0)
+    assert in_flight(side) > 0
+    first = side.model.first.weight.sum().item()
+    assert in_flight(side) > 0, "the first layer's weight waited for the whole model"
+    assert first == side.model.state_dict()["first.weight"].sum().item()
+    assert in_flight(side) == 0
+    shutdown(side.model)
+
+
+def param_groups() -> None:
+    def make(model: Any) -> torch.optim.Optimizer:
+        heads = {"params": model.last.parameters(), "lr": 0.5, "weight_decay": 0.1}
+        rest = {"params": [*model.first.parameters(), *model.middle.parameters()]}
+        return torch.optim.SGD([heads, rest], lr=0.01, momentum=0.9)
+
+    for update in ("worker", "hub"):
+        both(lambda side: [side.step(i) for i in range(4)], make, update=update)
+
+
+def schedulers() -> None:
+    def loop(side: Side) -> list[float]:
+        optimizer = side.optimizer
+        made_later = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.3, total_steps=8)  # momentum changes, too
+        losses = []
+        for i in range(6):
+            losses.append(side.step(i))
+            made_later.step()
+        return losses
+
+    def made_before(model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = _sgd(model)
+        optimizer.early = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)  # type: ignore[attr-defined]
+        return optimizer
+
+    def early(side: Side) -> list[float]:
+        losses = []
+        for i in range(5):
+            losses.append(side.step(i))
+            side.optimizer.early.step()  # type: ignore[attr-defined]
+        return losses
+
+    for update in ("worker", "hub"):
+        both(loop, _sgd, update=update, **SLOW)
+        both(early, made_before, update=update)
+
+
+def zero_grad_either_way() -> None:
+    def loop(zero: Any) -> Any:
+        def run(side: Side) -> list[float]:
+            losses = []
+            for i in range(4):
+                loss = side.loss(i)
+                loss.backward()
+                side.optimizer.step()
+                zero(side)  # right after step(), while gradients are on their way
+                losses.append(loss.item())
+            return losses
+
+        return run
+
+    for update in ("worker", "hub"):
+        both(loop(lambda s: s.optimizer.zero_grad()), _sgd, update=update, **SLOW)
+        both(loop(lambda s: s.optimizer.zero_grad(set_to_none=False)), _sgd, update=update, **SLOW)
+        both(loop(lambda s: s.model.zero_grad()), _sgd, update=update, **SLOW)
+        both(loop(lambda s: s.model.zero_grad(set_to_none=False)), _sgd, update=update, **SLOW)
+        both(loop(lambda s: [setattr(p, "grad", None) for p in s.model.parameters()]), _sgd, update=update, **SLOW)
+    both(loop(lambda s: None), _sgd, update="worker", **SLOW)  # gradients pile up
+
+
+def zero_grad_does_not_wait() -> None:
+    side = dovetailed("mlp", _sgd, **SLOW)
+    for zero in (side.optimizer.zero_grad, side.model.zero_grad):
+        for set_to_none in (True, False):
+            side.step(0)
+            before = in_flight(side)
+            zero(set_to_none=set_to_none)
+            assert before > 0
+            assert in_flight(side) == before
+    shutdown(side.model)
+
+
+def accumulation_under_no_sync() -> None:
+    def loop(side: Side) -> list[float]:
+        losses = []
+        for i in range(4):
+            side.optimizer.zero_grad()
+            with side.no_sync():
+                for j in range(2):
+                    side.loss(10 * i + j).backward()
+            loss = side.loss(10 * i + 2)
+            loss.backward()
+            side.optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    for update in ("worker", "hub"):
+        both(loop, _adamw if update == "worker" else _sgd, update=update)
+
+
+def two_backward_passes_a_step() -> None:
+    def loop(side: Side) -> None:
+        for i in range(3):
+            side.optimizer.zero_grad()
+            side.loss(2 * i).backward()
+            side.loss(2 * i + 1).backward()
+            side.optimizer.step()
+
+    both(loop, _sgd, update="worker")
+
+
+def skipped_steps() -> None:
+    def loop(side: Side) -> None:
+        for i in range(4):
+            side.optimizer.zero_grad()
+            side.loss(i).backward()
+            if i != 1:
+                side.optimizer.step()
+
+    both(loop, _sgd, update="worker")
+
+
+def clipping_and_reading_gradients() -> None:
+    def loop(side: Side) -> list[float]:
+        seen = []
+        for i in range(4):
+            side.optimizer.zero_grad()
+            side.loss(i).backward()
+            seen.append(nn.utils.clip_grad_norm_(side.model.parameters(), 0.3).item())
+            seen.append(side.model.last.weight.grad.abs().max().item())  # type: ignore[union-attr]
+            nn.utils.clip_grad_value_(side.model.parameters(), 0.01)
+            side.optimizer.step()
+        return seen
+
+    both(loop, _sgd, update="worker", **SLOW)
+
+
+def replaced_and_dropped_gradients() -> None:
+    def loop(side: Side) -> None:
+        for i in range(3):
+            side.optimizer.zero_grad()
+            side.loss(i).backward()
+            last, first = side.model.last, side.model.first
+            last.weight.grad = last.weight.grad * 0.5  # type: ignore[operator]
+            first.bias.grad = None
+            side.optimizer.step()
+
+    both(loop, _sgd, update="worker", **SLOW)
+
+
+def unused_parameters() -> None:
+    class Forked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.left, self.right, self.never = (nn.Linear(8, 8) for _ in range(4))
+            self.last = nn.Linear(8, 3)
+            self.way = "both"
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            y = (
+                self.left(y)
+                if self.way == "left"
+                else self.right(y)
+                if self.way == "right"
+                else self.left(self.right(y))
+            )
+            return self.last(y)
+
+    import networks
+
+    networks.NETWORKS["forked"] = Forked
+
+    def loop(side: Side) -> list[float]:
+        ways = [("both", "both"), ("left", "right"), ("left", "left"), ("both", "right"), ("right", "right")]
+        losses = []
+        for i, way in enumerate(ways):
+            side.model.way = way[dist.get_rank()]
+            side.network = "mlp"
+            losses.append(side.step(i))
+            side.network = "forked"
+        return losses
+
+    both(loop, _sgd, network="forked", unused=True, update="worker")
+    both(loop, _adamw, network="forked", unused=True, update="worker", **SLOW)
+    both(loop, _sgd, network="forked", unused=True, update="hub")
+
+
+def frozen_parameters() -> None:
+    def frozen_before(model: nn.Module) -> torch.optim.Optimizer:
+        model.first.requires_grad_(False)
+        return _sgd(model)
+
+    def loop(side: Side) -> list[float]:
+        return [side.step(i) for i in range(3)]
+
+    both(loop, frozen_before, update="worker")
+    both(loop, frozen_before, update="hub")
+
+    def freezes_later(side: Side) -> list[float]:
+        losses = [side.step(0)]
+        side.optimizer.zero_grad()
+        side.model.first.requires_grad_(False)
+        return losses + [side.step(i) for i in (1, 2)]
+
+    both(freezes_later, _sgd, unused=True, update="worker")
+
+
+def buffers_follow_rank_zero() -> None:
+    both(lambda side: [side.step(i) for i in range(4)], _sgd, network="cnn", update="worker")
+    side = dovetailed("cnn", _sgd)
+    side.step(0)
+    own = [b.clone() for b in side.model.buffers()]
+    side.loss(1)
+    every: list[Any] = [None, None]
+    dist.all_gather_object(every, (own, [b.clone() for b in side.model.buffers()]))
+    assert not torch.equal(every[0][0][0], every[1][0][0]), "the ranks' statistics should differ before the forward"
+    assert side.model.body[1].num_batches_tracked.item() == 2
+    shutdown(side.model)
+
+
+def evaluation_between_steps() -> None:
+    def loop(side: Side) -> list[float]:
+        seen = []
+        for i in range(3):
+            side.step(i)
+            side.model.eval()
+            with torch.no_grad():
+                seen.append(side.model(torch.ones(2, 8)).sum().item())
+            side.model.train()
+        return seen
+
+    for update in ("worker", "hub"):
+        both(loop, _sgd, update=update, **SLOW)
+
+
+def moving_average_after_step() -> None:
+    def loop(side: Side) -> float:
+        average = [torch.zeros_like(p) for p in side.model.parameters()]
+        for i in range(3):
+            side.step(i)
+            for a, p in zip(average, side.model.parameters(), strict=True):
+                a.mul_(0.9).add_(p.data, alpha=0.1)
+        swa = torch.optim.swa_utils.AveragedModel(side.model)
+        side.step(3)
+        swa.update_parameters(side.model)
+        return sum(a.sum().item() for a in average) + sum(p.sum().item() for p in swa.parameters())
+
+    for update in ("worker", "hub"):
+        both(loop, _sgd, update=update, **SLOW)
+
+
+def closures_and_whole_optimizers() -> None:
+    def loop(side: Side) -> list[float]:
+        def closure() -> torch.Tensor:
+            side.optimizer.zero_grad()
+            loss = side.loss(0)
+            loss.backward()
+            return loss
+
+        return [float(side.optimizer.step(closure)) for _ in range(3)]
+
+    class Mine(torch.optim.SGD):
+        """A class that dovetail does not know."""
+
+    both(loop, _sgd, update="worker")
+    both(loop, lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=3), update="worker")
+    both(lambda side: [side.step(i) for i in range(3)], lambda m: Mine(m.parameters(), lr=0.1, momentum=0.5))
+
+
+def every_optimizer_of_torch() -> None:
+    for name in ("RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "ASGD", "Rprop"):
+        both(
+            lambda side: [side.step(i) for i in range(3)],
+            lambda m, name=name: getattr(torch.optim, name)(m.parameters(), lr=0.01),  # type: ignore[misc]
+        )
+    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.AdamW(m.parameters(), fused=True))
+    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.Adam(m.parameters(), foreach=True))
+
+
+def step_hooks_fire_once() -> None:
+    side = dovetailed("mlp", _sgd)
+    calls: list[str] = []
+    side.optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
+    side.optimizer.register_step_post_hook(lambda *_: calls.append("post"))
+    side.step(0)
+    side.step(1)
+    side.model.state_dict()
+    assert calls == ["pre", "post"] * 2
+    shutdown(side.model)
+
+
+def gradient_scaler() -> None:
+    def loop(side: Side) -> list[float]:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        scales = []
+        for i in range(4):
+            side.optimizer.zero_grad()
+            loss = side.loss(i)
+            if i == 1 and dist.get_rank() == 1:
+                loss = loss * float("inf")  # one rank overflows: both must skip
+            scaler.scale(loss).backward()
+            scaler.step(side.optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return scales
+
+    both(loop, _sgd, update="worker", **SLOW)
+
+
+def checkpointed_layers() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def loop(side: Side) -> list[float]:
+        losses = []
+        model: Any = side.model
+        for i in range(3):
+            side.optimizer.zero_grad()
+            x = torch.ones(2, 8) * (i + dist.get_rank())
+            hidden = checkpoint(lambda v: torch.relu(model.first(v)), x, use_reentrant=False)
+            loss = model.last(torch.relu(model.middle(hidden))).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            side.optimizer.step()
+        return losses
+
+    side = dovetailed("mlp", _sgd, **SLOW)
+    assert loop(side)[2] > 0
+    shutdown(side.model)
+
+
+def models_called_in_pieces() -> None:
+    """Nobody calls the root module: functional uses and single layers are guarded all the same."""
+
+    def loop(side: Side) -> list[float]:
+        model: Any = side.model
+        seen = []
+        for i in range(3):
+            side.optimizer.zero_grad()
+            x = torch.ones(2, 8) * (i + 1 + dist.get_rank())
+            y = nn.functional.linear(torch.relu(model.first(x)), model.middle.weight) @ model.last.weight.t()
+            loss = y.square().mean() + model.middle.bias.sum() + model.last.bias.sum()
+            loss.backward()
+            grads = [p.grad for p in model.parameters()]
+            if not side.dovetail:
+                for g in grads:
+                    dist.all_reduce(g)
+                    g /= 2
+            side.optimizer.step()
+            seen.append(loss.item())
+        return seen
+
+    both(loop, _sgd, **SLOW)
+
+
+def copies_train_alone() -> None:
+    side = dovetailed("mlp", _sgd, **SLOW)
+    side.step(0)
+    alone = copy.deepcopy(side.model)
+    optimizer = _sgd(alone)
+    if dist.get_rank() == 0:  # no other rank takes part
+        alone(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    side.step(1)
+    shutdown(side.model)
+
+
+ALL = [
+    value
+    for value in list(globals().values())
+    if callable(value) and getattr(value, "__module__", "") == __name__ and not value.__name__.startswith("_")
+]
