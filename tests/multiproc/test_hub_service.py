@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -143,15 +144,19 @@ def test_an_unreachable_hub_is_one_clear_line_on_every_rank(tmp_path: Path) -> N
 
 
 def test_a_program_that_is_no_hub_is_one_clear_line(tmp_path: Path) -> None:
-    import http.server
-    import threading
+    with socket.create_server(("127.0.0.1", 0)) as other:
 
-    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{other.server_port}"
+        def greet() -> None:
+            visitor, _ = other.accept()
+            visitor.sendall(b"SSH-2.0-Test\r\n")
+            visitor.recv(1000)
+            time.sleep(1)
+            visitor.close()
+
+        threading.Thread(target=greet, daemon=True).start()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(Unreachable, match=f"hub 0 at {address}: .*does not speak dovetail's protocol"):
             open_rank(str(tmp_path), 0, 1, SIZES, aggregation="hub", hubs=[address], options=Options(patience=3))
-        other.shutdown()
 
 
 def test_a_client_pulls_current_parameters_in_the_order_of_urgency(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ MAGIC = b"DOVETAIL"
 VERSION = 1
 LIMIT = 5.0  # seconds a peer may take for its part
 MAX_INTRO = 4096
-_HELLO = struct.Struct("<8sB32s")
+_HELLO = struct.Struct("<B32s")  # version and nonce, after the magic
 _LENGTH = struct.Struct("<H")
 _MAC = hashlib.sha256().digest_size
 
@@ -62,8 +62,8 @@ async def dial(wire: Wire, *, secret: str, intro: bytes, limit: float = LIMIT) -
     mine = secrets.token_bytes(32)
     try:
         async with asyncio.timeout(limit):
-            await wire.write(_HELLO.pack(MAGIC, VERSION, mine))
-            theirs = _nonce(await wire.read(_HELLO.size))
+            await wire.write(MAGIC + _HELLO.pack(VERSION, mine))
+            theirs = await _nonce(wire)
             proof = _mac(secret, b"dial", mine, theirs, intro)
             await wire.write(proof + _LENGTH.pack(len(intro)) + intro)
             if (await wire.read(1)) != b"\0":
@@ -72,7 +72,7 @@ async def dial(wire: Wire, *, secret: str, intro: bytes, limit: float = LIMIT) -
             if not hmac.compare_digest(await wire.read(_MAC), _mac(secret, b"accept", mine, theirs, intro)):
                 raise Refused("it does not know the secret either side should have")
     except TimeoutError:
-        raise Unreachable(f"it did not answer within {limit:g} s") from None
+        raise Unreachable(f"it did not answer within {limit:g} s; is it a dovetail hub or rank?") from None
     except OSError as error:
         if isinstance(error, Refused | Unreachable):
             raise
@@ -84,8 +84,8 @@ async def answer(wire: Wire, *, secret: str, judge: Callable[[bytes], str], limi
     mine = secrets.token_bytes(32)
     try:
         async with asyncio.timeout(limit):
-            theirs = _nonce(await wire.read(_HELLO.size))
-            await wire.write(_HELLO.pack(MAGIC, VERSION, mine))
+            theirs = await _nonce(wire)
+            await wire.write(MAGIC + _HELLO.pack(VERSION, mine))
             proof = await wire.read(_MAC)
             (length,) = _LENGTH.unpack(await wire.read(_LENGTH.size))
             if length > MAX_INTRO:
@@ -109,10 +109,11 @@ async def answer(wire: Wire, *, secret: str, judge: Callable[[bytes], str], limi
         raise Unreachable(f"it left during the handshake ({error})") from None
 
 
-def _nonce(hello: bytes) -> bytes:
-    magic, version, nonce = _HELLO.unpack(hello)
-    if magic != MAGIC:
+async def _nonce(wire: Wire) -> bytes:
+    # The magic first: another kind of server may greet with less than a hello and wait.
+    if await wire.read(len(MAGIC)) != MAGIC:
         raise Unreachable("it does not speak dovetail's protocol")
+    version, nonce = _HELLO.unpack(await wire.read(_HELLO.size))
     if version != VERSION:
         raise Refused(f"it speaks protocol version {version} and this is version {VERSION}; install the same dovetail")
     return bytes(nonce)
