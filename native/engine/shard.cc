@@ -245,8 +245,8 @@ std::byte* Shard::placeForResult(const Header& header) {
   std::byte* place = nullptr;
   if (job_.rule_ == Rule::Mean || job_.released_ >= slot.iteration) {
     place = callersMemory(chunk, slot);
-    slot.valueIsCallers = place != nullptr;
   }
+  slot.valueIsCallers = place != nullptr;
   if (place == nullptr) {
     slot.buffer.reserve(header.length);
     place = slot.buffer.data();
@@ -368,7 +368,8 @@ void Shard::hyperArrived(Link& link, const Header& header) {
 void Shard::byeArrived(Link& link) {
   peers_.at({link.peer(), link.lane()}).left = true;
   for (const auto& chunk : chunks_) {
-    if (chunk == nullptr) continue;
+    // What travels on another lane may still be on its way.
+    if (chunk == nullptr || chunk->spec.lane != link.lane()) continue;
     for (const Slot& slot : chunk->slots) {
       if (slot.iteration != 0 && needs(slot, programOf(*chunk), link.peer())) {
         return failJob(link.peer(), "has left the job");

@@ -15,7 +15,8 @@ Slot* Shard::openSlot(ChunkId id, Iteration iteration) {
   if (slot.iteration != 0 || iteration <= chunk.finished) return nullptr;
   slot.restart(iteration);
   for (const auto& [key, peer] : peers_) {
-    if (peer.left && needs(slot, programOf(chunk), key.first)) failJob(key.first, "has left the job");
+    if (peer.left && key.second == chunk.spec.lane && needs(slot, programOf(chunk), key.first))
+      failJob(key.first, "has left the job");
   }
   return &slot;
 }
@@ -136,6 +137,7 @@ bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
       if (!slot.resultHere) {  // A partial sum, or our own gradient alone.
         if (slot.sum == SumState::Empty) {
           slot.value = slot.local;
+          slot.valueIsCallers = true;
         } else if (chunk.type == DType::BF16 || chunk.type == DType::F16) {
           slot.wire.reserve(chunk.count * sizeOf(chunk.type));
           finishSum(chunk.type, slot.buffer.data(), slot.wire.data(), chunk.count, 1.0);

@@ -27,6 +27,16 @@ class NativeJob(Protocol):
         windows: list[int],
         /,
     ) -> None: ...
+    def extend(
+        self,
+        programs: list[list[tuple[int, list[int]]]],
+        tensors: list[tuple[int, int, int]],
+        chunks: npt.NDArray[np.int64],
+        transfers: list[list[int]],
+        windows: list[int],
+        divisor: int,
+        /,
+    ) -> None: ...
     def rule(self, kind: int, flags: int, /) -> None: ...
     def link(self, peer: int, lane: int, fd: int, /) -> None: ...
     def start(self) -> None: ...

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from dovetail import timeline
 from dovetail.engine.binding import RECEIVE, SEND, UPDATE, engine_error
 from dovetail.engine.control import Leave, pack
@@ -96,6 +99,19 @@ class Session:
     def step_of(self, tensor: int) -> int:
         """How many updates the copy had seen that `get` read last."""
         return self._job.get_step(tensor)
+
+    def extend(
+        self,
+        programs: list[list[tuple[int, list[int]]]],
+        tensors: list[tuple[int, int, int]],
+        chunks: npt.NDArray[np.int64],
+        transfers: list[list[int]],
+        *,
+        divisor: int,
+    ) -> None:
+        """Add to the running job's table; numbers count on from what is there, and all ranks add the same."""
+        windows = [0] * len(transfers)
+        self._guard(lambda: self._job.extend(programs, tensors, chunks, transfers, windows, divisor))
 
     # --- one iteration ---
 

@@ -1,0 +1,166 @@
+"""Collectives on tensors that no plan knows: a channel per kind of call, made at its first use.
+
+All ranks make the same calls in the same order, so each finds the same channel without asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dovetail.engine.session import Session
+from dovetail.engine.table import DTYPES, OP_CODES, PULL_WINDOW, ROUTE
+from dovetail.errors import BadInput
+from dovetail.plan.partition import spread
+from dovetail.plan.steps import ADD, DELIVER, FETCH, FINISH, SEND, root_of
+
+IN_FLIGHT = 4  # calls of one kind that may be under way at once
+LEAST_CHUNK = 4096  # bytes; smaller pieces cost more in headers than they gain in parallel links
+
+Steps = list[tuple[int, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What makes two calls alike: they can share a channel, one after the other."""
+
+    call: str  # "reduce", "gather" or "scatter"
+    nbytes: int  # of one piece
+    dtype: str
+    divisor: int
+    priority: int
+
+
+@dataclass(slots=True)
+class _Channel:
+    tensors: range
+    iteration: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A call under way; its memory belongs to the engine until `wait` returns True."""
+
+    session: Session
+    tensors: range
+    iteration: int
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when the results are in place, False after `timeout` seconds; PeerLost when they never will be."""
+        return self.session.wait(self.tensors, self.iteration, timeout=timeout)
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self.wait(timeout=0.0)
+
+
+class Collectives:
+    """The calls of one job whose session was opened with any small plan over the wanted pattern."""
+
+    def __init__(self, session: Session, *, chunk_bytes: int = 64 * 1024) -> None:
+        self._session = session
+        self._chunk_bytes = chunk_bytes
+        table = session.table
+        self._tensors, self._transfers = len(table.tensors), len(table.transfers)
+        self._programs = len(table.for_node(session.rank).programs)
+        self._channels: dict[tuple[Kind, int], _Channel] = {}
+        self._calls: dict[Kind, int] = {}
+        self._roots = [root_of(route) for route in table.routes]
+
+    def all_reduce(self, ptr: int, nbytes: int, dtype: str, *, divisor: int = 1, priority: int = 0) -> Pending:
+        """Replace the memory at `ptr` by the sum over all ranks, divided by `divisor`."""
+        return self._start(Kind("reduce", nbytes, dtype, divisor, priority), [ptr], present=[True])
+
+    def broadcast(self, ptr: int, nbytes: int, dtype: str, *, root: int, priority: int = 0) -> Pending:
+        """Give every rank the root's bytes: a sum to which only the root contributes, so all links share the work."""
+        mine = [self._session.rank == root]
+        return self._start(Kind("reduce", nbytes, dtype, 1, priority), [ptr], present=mine)
+
+    def all_gather(self, ptrs: Sequence[int], nbytes: int, dtype: str, *, priority: int = 0) -> Pending:
+        """Piece k comes from rank k; `ptrs[k]` is where it lies there and goes everywhere else."""
+        self._check_pieces(ptrs, "all_gather")
+        mine = [self._session.rank == k for k in range(len(ptrs))]
+        return self._start(Kind("gather", nbytes, dtype, 1, priority), ptrs, present=mine)
+
+    def reduce_scatter(
+        self, ptrs: Sequence[int], nbytes: int, dtype: str, *, divisor: int = 1, priority: int = 0
+    ) -> Pending:
+        """Sum piece k over all ranks into rank k's memory at `ptrs[k]`; the other pieces stay as they are."""
+        self._check_pieces(ptrs, "reduce_scatter")
+        return self._start(Kind("scatter", nbytes, dtype, divisor, priority), ptrs, present=[True] * len(ptrs))
+
+    def _check_pieces(self, ptrs: Sequence[int], call: str) -> None:
+        if len(ptrs) != self._session.world:
+            raise BadInput(f"{call} got {len(ptrs)} pieces for {self._session.world} ranks; give one a rank")
+        missing = set(range(self._session.world)) - set(self._roots)
+        if missing:
+            raise BadInput(f"{call} needs a pattern in which every rank is a root; open it over 'shuffle' or 'ring'")
+
+    def _start(self, kind: Kind, ptrs: Sequence[int], *, present: Sequence[bool]) -> Pending:
+        if kind.dtype not in DTYPES:
+            raise BadInput(f"the engine cannot sum {kind.dtype!r}; it sums {', '.join(DTYPES)}")
+        session = self._session
+        if kind.nbytes == 0:
+            return Pending(session, range(0), 0)
+        call = self._calls.get(kind, 0)
+        self._calls[kind] = call + 1
+        key = (kind, call % IN_FLIGHT)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = _Channel(self._open(kind, len(ptrs)))
+        elif channel.iteration:
+            session.wait(channel.tensors, channel.iteration)
+        channel.iteration += 1
+        for tensor, ptr, here in zip(channel.tensors, ptrs, present, strict=True):
+            if not here:
+                session.bind(tensor, ptr)
+            session.submit(tensor, channel.iteration, ptr if here else 0)
+        return Pending(session, channel.tensors, channel.iteration)
+
+    def _open(self, kind: Kind, pieces: int) -> range:
+        """Add the channel's tensors, one a piece, to the running job."""
+        code, itemsize = DTYPES[kind.dtype]
+        programs = [self._scatter_program(k) for k in range(pieces)] if kind.call == "scatter" else []
+        rows = [self._rows(kind, k, itemsize, len(programs)) for k in range(pieces)]
+        tensors = range(self._tensors, self._tensors + pieces)
+        transfers = [[tensor] for tensor in tensors]
+        self._session.extend(
+            programs, [(kind.nbytes, code, 0)] * pieces, np.concatenate(rows), transfers, divisor=kind.divisor
+        )
+        self._tensors += pieces
+        self._transfers += pieces
+        self._programs += len(programs)
+        return tensors
+
+    def _rows(self, kind: Kind, piece: int, itemsize: int, programs: int) -> npt.NDArray[np.int64]:
+        lanes = self._session.table.lanes
+        even = -(-kind.nbytes // (len(self._roots) * 64)) * 64  # every link takes part where that is worth a frame
+        chunk = max(LEAST_CHUNK, min(self._chunk_bytes, even)) // itemsize * itemsize
+        offsets = np.arange(0, kind.nbytes, chunk, dtype=np.int64)
+        rows = np.zeros((len(offsets), 9), dtype=np.int64)
+        rows[:, 0], rows[:, 1] = self._tensors + piece, offsets
+        rows[:, 2] = np.minimum(chunk, kind.nbytes - offsets)
+        if kind.call == "reduce":
+            rows[:, ROUTE] = spread(rows[:, 2].tolist(), bins=len(self._roots))
+        elif kind.call == "gather":
+            rows[:, ROUTE] = self._roots.index(piece)
+        else:
+            rows[:, ROUTE] = self._programs + piece
+        rows[:, 4] = np.arange(len(offsets)) // len(self._roots) % lanes
+        rows[:, 5] = rows[:, 6] = kind.priority
+        rows[:, 7] = self._transfers + piece
+        rows[:, PULL_WINDOW] = 0
+        return rows
+
+    def _scatter_program(self, root: int) -> Steps:
+        """Sums go straight to the root and stay there."""
+        rank, world = self._session.rank, self._session.world
+        if rank != root:
+            steps = [(FETCH, []), (SEND, [root]), (DELIVER, [])]
+        else:
+            others = [r for r in range(world) if r != root]
+            steps = [(FETCH, []), *([(ADD, others)] if others else []), (FINISH, []), (DELIVER, [])]
+        return [(OP_CODES[op], peers) for op, peers in steps]
