@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from dovetail.bench.models import real_model
 from dovetail.cli.main import run
 from dovetail.errors import BadInput
 from dovetail.trace.graph import Op, Profile
+from dovetail.trace.hooks import Hooked
+from dovetail.trace.joint import Joint
 from dovetail.trace.record import calibrated, record, trace
+from dovetail.trace.step import Step
 
 
 def hook_order(model: nn.Module, step: object) -> list[str]:
@@ -126,12 +130,24 @@ def test_tracing_leaves_no_mark(export: bool) -> None:
     assert not model[0]._forward_pre_hooks
 
 
+def test_clock_is_read_only_when_the_device_has_settled() -> None:
+    step = Step.of(nn.Linear(2, 1), torch.randn(2, 2), torch.sum)
+    waited: list[None] = []
+    step = replace(step, settle=lambda: waited.append(None))
+    joint = Joint(step)
+    joint.replay(keep=True)
+    assert len(waited) >= len(joint.ops())
+    waited.clear()
+    Hooked(step).run(keep=True)
+    assert len(waited) >= 5
+
+
 def test_sum_of_op_times_is_near_the_measured_step() -> None:
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6)))
     report = record(model, torch.randn(256, 256), torch.sum, runs=15)
     assert report.method == "export"
     assert report.error == pytest.approx(report.profile.compute_time / report.profile.measured_time - 1)
-    assert abs(report.error) < 0.25  # a few percent on a quiet machine; tests share theirs
+    assert abs(report.error) < 0.15 * report.spread  # a busy machine is allowed what it does to whole steps
 
 
 def test_calibrated_sum_is_the_measured_step() -> None:

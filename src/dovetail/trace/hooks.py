@@ -30,7 +30,7 @@ class Hooked:
 
     def run(self, *, keep: bool) -> float:
         """Seconds of one real step, cut at the hooks; `keep` lets it count towards the minima."""
-        cuts = _Cuts()
+        cuts = _Cuts(self._step.settle)
         with self._module_hooks(cuts.mark), self._gradient_hooks(cuts.mark):
             for parameter in self._step.model.parameters():
                 parameter.grad = None
@@ -65,7 +65,7 @@ class Hooked:
     def _find_reads(self) -> dict[Cut, tuple[str, ...]]:
         """Segment -> parameters it uses, functional uses included, from one step under a function mode."""
         names = {id(p): self._alias.get(n) for n, p in self._step.model.named_parameters(remove_duplicate=False)}
-        cuts = _Cuts()
+        cuts = _Cuts(self._step.settle)
         found: dict[Cut, dict[str, None]] = {}
         mode = _ParameterUses(names, lambda name: found.setdefault(cuts.current, {}).setdefault(name))
         with self._module_hooks(cuts.mark), mode:
@@ -104,7 +104,8 @@ class Hooked:
 class _Cuts:
     """Marks with their instants; a gradient's mark ends its segment, every other mark starts one."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
         self._marks: list[tuple[Cut, float]] = []
         self._seen: dict[str, int] = {}
 
@@ -113,6 +114,7 @@ class _Cuts:
         return self._marks[-1][0] if self._marks else START
 
     def mark(self, kind: str) -> None:
+        self._settle()
         now = time.perf_counter()
         nth = self._seen.get(kind, 0)
         self._seen[kind] = nth + 1

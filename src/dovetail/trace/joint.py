@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -64,13 +65,13 @@ class Joint:
 
     def replay(self, *, keep: bool) -> float:
         """Run every op once and return the sum of their times; `keep` lets the run count towards the minima."""
-        idle = _clock_cost()
+        idle = _clock_cost(self._step.settle)
         values: dict[fx.Node, Any] = dict(self._given)
         total = 0.0
         with torch.no_grad():
             for node, dead in self._plan:
                 args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-                spent, values[node] = _clocked(node.target, args, kwargs)
+                spent, values[node] = _clocked(self._step.settle, node.target, args, kwargs)
                 spent = 0.0 if node.target is operator.getitem else max(0.0, spent - idle)
                 total += spent
                 if keep:
@@ -128,7 +129,7 @@ class Joint:
     def _accumulation(self, name: str, uses: int) -> float:
         """Seconds to add the gradients of all uses of a tied parameter."""
         like = torch.ones_like(self._step.model.get_parameter(name))
-        return (uses - 1) * _clocked(like.add_, (like,), {})[0]
+        return (uses - 1) * _clocked(self._step.settle, like.add_, (like,), {})[0]
 
     def _real(self, node: fx.Node) -> Any:
         """The real tensor behind a graph input."""
@@ -193,18 +194,19 @@ def _replay_plan(nodes: list[fx.Node]) -> list[tuple[fx.Node, list[fx.Node]]]:
     return [(node, dead[node]) for node in nodes]
 
 
-def _clocked(call: Any, args: Any, kwargs: Any) -> tuple[float, Any]:
+def _clocked(settle: Callable[[], None], call: Any, args: Any, kwargs: Any) -> tuple[float, Any]:
     start = time.perf_counter()
     result = call(*args, **kwargs)
+    settle()
     return time.perf_counter() - start, result
 
 
-def _clock_cost() -> float:
+def _clock_cost(settle: Callable[[], None]) -> float:
     """Seconds between two readings of the clock around a call that does nothing.
 
     The call of an op itself stays in: a real step pays for dispatch as well.
     """
-    return min(_clocked(_nothing, (), {})[0] for _ in range(20))
+    return min(_clocked(settle, _nothing, (), {})[0] for _ in range(20))
 
 
 def _nothing() -> None:

@@ -25,17 +25,19 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     loss: Loss
+    settle: Callable[[], None]  # waits until the device has done what it was told, so that a clock can be read
 
     @classmethod
     def of(cls, model: nn.Module, example_inputs: Any, loss: Loss | None) -> Step:
         """Inputs may be one tensor, a sequence of positional ones, or a mapping of keyword ones."""
         if not isinstance(model, nn.Module):
             raise BadInput(f"the model is a {type(model).__name__}; give a torch.nn.Module")
+        on_device = any(p.device.type != "cpu" for p in model.parameters())
+        settle = torch.accelerator.synchronize if on_device else _already_settled
         if isinstance(example_inputs, Mapping):
-            return cls(model, (), dict(example_inputs), loss or own_loss)
-        if isinstance(example_inputs, Sequence):
-            return cls(model, tuple(example_inputs), {}, loss or own_loss)
-        return cls(model, (example_inputs,), {}, loss or own_loss)
+            return cls(model, (), dict(example_inputs), loss or own_loss, settle)
+        args = tuple(example_inputs) if isinstance(example_inputs, Sequence) else (example_inputs,)
+        return cls(model, args, {}, loss or own_loss, settle)
 
     def forward(self) -> Tensor:
         """The loss of the batch, as autograd knows it."""
@@ -57,9 +59,15 @@ class Step:
         """Seconds of one real forward and backward, gradients fresh as after zero_grad()."""
         for parameter in self.model.parameters():
             parameter.grad = None
+        self.settle()
         start = time.perf_counter()
         self.forward().backward()  # type: ignore[no-untyped-call]
+        self.settle()
         return time.perf_counter() - start
+
+
+def _already_settled() -> None:
+    """A CPU op is done when it returns."""
 
 
 def own_loss(output: Any) -> Tensor:
