@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "dovetail"
 NATIVE = ROOT / "native"
 LONGEST = 400  # lines; a longer file hides a second idea
 
-BASE = {"errors", "units", "codec", "timeline"}
+BASE = {"errors", "units", "codec", "timeline", "calls"}
 # Data that other stages read without the stage that makes it; it imports nothing but BASE.
 DATA = {"trace.graph", "network.model"}
 
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": {"errors"},
     "codec": {"errors"},
     "timeline": set(),
+    "calls": set(),
     "trace": set(),
     "network": set(),
     "plan": {"trace.graph", "network"},
