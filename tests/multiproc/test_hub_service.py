@@ -226,8 +226,10 @@ def run_hub(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_full_port_and_a_bad_secret_file_are_one_line_each(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        cases = {("--port", str(port)): f"dovetail: cannot listen on 127.0.0.1:{port}: the port is in use"}
-        cases[("--port", "0", "--secret-file", str(tmp_path / "none"))] = "dovetail: cannot read the secret file"
+        cases: dict[tuple[str, ...], str] = {
+            ("--port", str(port)): f"dovetail: cannot listen on 127.0.0.1:{port}: the port is in use",
+            ("--port", "0", "--secret-file", str(tmp_path / "none")): "dovetail: cannot read the secret file",
+        }
         for arguments, line in cases.items():
             ended = run_hub(*arguments)
             assert ended.returncode == 2
