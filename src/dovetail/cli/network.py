@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from dovetail import codec
+from dovetail.cli.output import write_json
 from dovetail.errors import BadInput, Unreachable
 from dovetail.network.describe import describe, worker_links
 from dovetail.network.measure import Pair, host_links, measure_pairs, route_address
@@ -65,9 +64,7 @@ def network(
             f"{format_seconds(pair.link.startup)}, error of the fit {pair.error:.1%}",
             file=sys.stderr if "-" in (output, json) else sys.stdout,
         )
-    if json is not None:
-        text = msgspec.json.encode({"network": cluster, "pairs": pairs}).decode() + "\n"
-        sys.stdout.write(text) if json == "-" else Path(json).write_text(text)
+    write_json(json, {"network": cluster, "pairs": pairs})
 
 
 def _measured() -> tuple[int, tuple[Link, ...], tuple[Pair, ...]]:

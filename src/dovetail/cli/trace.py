@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from dovetail import codec
 from dovetail.bench import models
+from dovetail.cli.output import write_json
 from dovetail.errors import BadInput
 from dovetail.trace.factory import call_factory
 from dovetail.units import parse_seconds
@@ -56,9 +56,7 @@ def trace(
     codec.save(calibrated(report.profile) if calibrate else report.profile, output)
     for line in report.lines():
         print(line, file=sys.stderr if "-" in (output, json) else sys.stdout)
-    if json is not None:
-        text = msgspec.json.format(msgspec.json.encode(report.summary()), indent=1).decode() + "\n"
-        sys.stdout.write(text) if json == "-" else Path(json).write_text(text)
+    write_json(json, report.summary())
 
 
 def _traced(factory: str | None, model: str | None, runs: int, hooks: bool) -> Report:

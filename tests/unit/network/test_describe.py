@@ -64,6 +64,8 @@ def test_cli_describes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--workers", "4"], "needs both --workers and --rate"),
         ([], "RANK is not set"),
         (["--workers", "2", "--rate", "fast"], "rate 'fast'"),
+        (["--workers", "2", "--rate", "1gbit", "-o", "/dev/null/x"], "cannot write /dev/null/x"),
+        (["--workers", "2", "--rate", "1gbit", "-o", "-", "--json", "/dev/null/x"], "cannot write /dev/null/x"),
     ],
 )
 def test_cli_mistakes_are_one_line(
