@@ -1,6 +1,6 @@
 """What `dovetail trace` needs of your model: a function that returns it, one batch, and the loss.
 
-    dovetail trace examples/trace_me.py:make -o profile.json
+Run: dovetail trace examples/trace_me.py:make -o profile.json
 
 Inputs are a tuple (passed by position), a dict (passed by keyword) or one tensor. The loss is a function of
 the model's output that returns one number; leave it out when the model's output holds its loss already, as
