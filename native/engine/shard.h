@@ -88,14 +88,16 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers);
   std::byte* callersMemory(const Chunk& chunk, const Slot& slot) const;
 
-  // shard.cc: frames.
+  // frames.cc: what arrives.
   std::byte* placeForPartial(Link& link, const Header& header);
   std::byte* placeForResult(const Header& header);
   void partialArrived(Link& link, const Header& header, std::optional<Buffer> kept);  // Kept: it came early.
   void resultArrived(const Header& header);
   void hyperArrived(Link& link, const Header& header);
-  void byeArrived(Link& link);
   bool fits(const Header& header) const;
+
+  // shard.cc: links.
+  void byeArrived(Link& link);
   void send(Node peer, int lane, Priority priority, const Header& header, const std::byte* payload);
   void flush();
   void failJob(Node peer, const std::string& reason);

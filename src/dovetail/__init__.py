@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from dovetail.plan.policies import register_policy
     from dovetail.simulate.run import simulate
     from dovetail.trace.record import trace
-    from dovetail.training import distribute, gather_timeline, no_sync, shutdown
+    from dovetail.training import collective, distribute, gather_timeline, no_sync, shutdown
 else:
     # Callable packages (see calls.py); the rest is imported at first use, so that planning needs no torch.
     from dovetail import plan, simulate, trace
 
 _LATER = {
+    "collective": "dovetail.training",
     "collective_cost": "dovetail.network.collective",
     "distribute": "dovetail.training",
     "gather_timeline": "dovetail.training",
@@ -44,6 +45,6 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "BadInput", "Cluster", "DovetailError", "Host", "Link", "Mismatch", "Misuse", "Op", "Param", "PeerLost", "Plan",
-    "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "collective_cost", "distribute",
+    "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "collective", "collective_cost", "distribute",
     "gather_timeline", "no_sync", "plan", "rank_order", "register_policy", "shutdown", "simulate", "trace",
 ]  # fmt: skip
