@@ -41,11 +41,12 @@ class Simulation:
         self.work, self.network, self.rules = work, network, rules
         self.now = 0.0
         self._events: list[tuple[float, int, int, Callable[..., None], Any]] = []
-        self._count = 0
+        self._count = 0  # of events and messages ever made: what a run costs
         self.raw: list[Raw] = []
         count, params = len(network.workers), len(work.pieces)
         self.boundaries: list[list[float]] = [[] for _ in range(count)]
         self._iteration = [0] * count
+        self._running = count  # workers that have iterations left
         self._at = [0] * count
         self._waits: list[float | None] = [None] * count
         self._have = [[0] * params for _ in range(count)]  # chunks of each parameter that ever arrived
@@ -69,9 +70,14 @@ class Simulation:
         for worker in range(len(self.network.workers)):
             self._post(0.0, self._compute, worker)
         events = self._events
-        while events and min(self._iteration) < self.rules.iterations:
+        while events and self._running:
             self.now, _, _, action, argument = heapq.heappop(events)
             action(argument)
+
+    @property
+    def cost(self) -> int:
+        """Events and messages that the run has made."""
+        return self._count
 
     def _post(self, when: float, action: Callable[..., None], argument: Any, rank: int = _HAPPEN) -> None:
         self._count += 1
@@ -123,6 +129,8 @@ class Simulation:
         self._at[worker] = 0
         if self._iteration[worker] < self.rules.iterations:
             self._compute(worker)
+        else:
+            self._running -= 1
 
     def _gradient(self, worker: int, param: int) -> None:
         iteration = self._iteration[worker]

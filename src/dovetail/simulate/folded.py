@@ -53,7 +53,9 @@ def fold(cluster: Cluster, aggregation: str) -> Fold | None:
     nodes = len(cluster.workers) + len(cluster.hubs)
     if not cluster.uplinks:
         return _closed_form(cluster, aggregation) or (derive(cluster, aggregation) if nodes <= _LARGE else None)
-    return derive(cluster, aggregation) if _SMALL < nodes <= _LARGE else None
+    if nodes <= _SMALL:
+        return None
+    return _racked_form(cluster, aggregation) or (derive(cluster, aggregation) if nodes <= _LARGE else None)
 
 
 def _closed_form(cluster: Cluster, aggregation: str) -> Fold | None:
@@ -81,6 +83,28 @@ def _closed_form(cluster: Cluster, aggregation: str) -> Fold | None:
             len(cluster.hubs),
             False,
         )
+    return None
+
+
+def _racked_form(cluster: Cluster, aggregation: str) -> Fold | None:
+    """The closed form where every rack has as many workers, and an equal uplink."""
+    sizes = Counter(host.rack for host in cluster.workers)
+    if len(set(sizes.values())) > 1 or set(sizes) != set(cluster.uplinks) or len(set(cluster.uplinks.values())) > 1:
+        return None
+    racks, inside = len(sizes), next(iter(sizes.values()))
+    count, spb = racks * inside, 1 / cluster.workers[0].link.bandwidth
+    even = (count - 1) / count
+    if aggregation == "shuffle":
+        crossing = inside * (racks - 1) / racks
+        share = {WORKER_OUT: even, WORKER_IN: even, UP: crossing, DOWN: crossing}
+        lone = (count - 1) * spb
+        return Fold(Load(share, 1, even, lone), Load(share, 1, 1 / count, lone), count, True)
+    if aggregation == "two-level":
+        crossing = (racks - 1) / racks
+        share = {WORKER_OUT: even, WORKER_IN: even, UP: crossing, DOWN: crossing}
+        there = (inside - 1 + racks - 1) * spb
+        back = there + (inside - 1) * spb
+        return Fold(Load(share, 2, even, there), Load(share, 2, 1 / inside, back), count, True)
     return None
 
 

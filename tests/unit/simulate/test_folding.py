@@ -9,7 +9,7 @@ from chains import chain, layerwise
 
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.schedule import Plan, Transfer
-from dovetail.simulate.folded import _closed_form, derive, fold
+from dovetail.simulate.folded import _closed_form, _racked_form, derive, fold
 from dovetail.simulate.run import simulate
 
 LINK = Link(startup=5e-5, bandwidth=2.5e8)
@@ -56,6 +56,20 @@ def test_closed_forms_equal_what_the_routes_say(aggregation, workers):
     assert quick is not None
     assert counted is not None
     assert (quick.roots, quick.root_is_worker) == (counted.roots, counted.root_is_worker)
+    for ours, theirs in ((quick.gather, counted.gather), (quick.spread, counted.spread)):
+        assert ours.share == pytest.approx(theirs.share)
+        assert ours.rounds == theirs.rounds
+        assert ours.starts == pytest.approx(theirs.starts)
+        assert ours.lone == pytest.approx(theirs.lone)
+
+
+@pytest.mark.parametrize("aggregation", ["shuffle", "two-level"])
+@pytest.mark.parametrize(("racks", "per_rack"), [(2, 2), (2, 5), (3, 4), (4, 2)])
+def test_closed_forms_of_racks_equal_what_the_routes_say(aggregation, racks, per_rack):
+    cluster = Cluster.racked(racks=racks, per_rack=per_rack, link=LINK, oversubscription=2)
+    quick, counted = _racked_form(cluster, aggregation), derive(cluster, aggregation)
+    assert quick is not None
+    assert counted is not None
     for ours, theirs in ((quick.gather, counted.gather), (quick.spread, counted.spread)):
         assert ours.share == pytest.approx(theirs.share)
         assert ours.rounds == theirs.rounds

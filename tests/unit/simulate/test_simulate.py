@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from chains import chain, layerwise
@@ -11,7 +12,10 @@ from chains import chain, layerwise
 from dovetail.errors import BadInput
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.schedule import Plan, Transfer
+from dovetail.simulate.core import Rules, Simulation
+from dovetail.simulate.folded import FoldedNetwork, fold
 from dovetail.simulate.run import simulate
+from dovetail.simulate.work import compile_work
 from dovetail.timeline import COMPUTE, RECEIVE, SEND, UPDATE, WAIT
 
 UNIT = 1_000_000  # bytes that take a second below
@@ -197,7 +201,33 @@ def test_sparse_gradients_carry_an_index_with_each_value():
     assert sparse_time == pytest.approx(1.2, rel=0.02)
 
 
-def test_512_workers_take_under_two_seconds_and_cost_grows_slowly():
+def cost(transfers: int) -> int:
+    """Events of two iterations with that many transfers."""
+    profile = chain([1000] * transfers, forward=[1e-5] * transfers, backward=[1e-5] * transfers)
+    plan = layerwise(profile, urgent=True)
+    work = compile_work(profile, plan, quantum=plan.chunk_bytes)
+    cluster = Cluster.uniform(workers=512, link=Link(startup=0.0, bandwidth=1e8))
+    folded = fold(cluster, "shuffle")
+    assert folded is not None
+    rules = Rules(
+        iterations=2,
+        update_at_worker=True,
+        update_rate=1e9,
+        chunk_bytes=plan.chunk_bytes,
+        sent_share=1.0,
+        pace=[[1.0, 1.0]],
+    )
+    simulation = Simulation(work, FoldedNetwork(work, cluster, folded, plan.chunk_bytes), rules)
+    simulation.run()
+    return simulation.cost
+
+
+def test_cost_grows_in_proportion_to_the_transfers():
+    counts = [cost(n) for n in (100, 200, 400, 800)]
+    assert all(after < 2.1 * before for before, after in pairwise(counts))
+
+
+def test_512_workers_take_under_two_seconds():
     sizes = [620_000] * 161
     profile = chain(sizes, forward=[1e-3] * 161, backward=[2e-3] * 161)
     cluster = Cluster.uniform(workers=512, link=Link(startup=5e-5, bandwidth=1.25e9))
