@@ -14,8 +14,10 @@ from dovetail.network.model import Cluster, Link
 from dovetail.plan.base import per_parameter
 from dovetail.plan.cuts import Row, better_greedy, greedy_from_first, greedy_from_last, makespan, optimal_cuts
 from dovetail.plan.ibatch import ibatch_push
+from dovetail.plan.layers import Layer, backward_layers, forward_layers
 from dovetail.plan.policies import make_plan
 from dovetail.plan.schedule import FORWARD, PULL, PUSH
+from dovetail.trace.graph import Op, Param, Profile
 
 whole = st.integers(0, 9).map(float)
 rows = st.integers(1, 8).flatmap(
@@ -151,6 +153,26 @@ def test_many_layers_take_no_time() -> None:
     cuts = optimal_cuts(row)
     assert makespan(row, cuts) <= makespan(row, better_greedy(row))
     assert makespan(row, cuts) <= makespan(row, list(range(1, 5001)))
+
+
+def test_layers_are_cut_at_first_readers_and_at_gradients() -> None:
+    ops = (
+        Op("load", 9.0),
+        Op("f0", 1.0, ("load",), ("w0", "b0")),
+        Op("relu", 0.5, ("f0",)),
+        Op("f1", 2.0, ("relu",), ("w1", "w0")),
+        Op("loss", 3.0, ("f1",)),
+        Op("g1", 4.0, ("loss",), (), "w1"),
+        Op("through", 5.0, ("g1",)),
+        Op("g0", 6.0, ("through",), (), "w0"),
+        Op("gb", 7.0, ("through",), (), "b0"),
+    )
+    params = (Param("w0", 8), Param("b0", 4), Param("w1", 16), Param("frozen", 1))
+    profile = Profile(ops, params)
+    assert forward_layers(profile) == [Layer(("w0", "b0"), 12, 1.5), Layer(("w1", "frozen"), 17, 2.0)]
+    assert backward_layers(profile) == [
+        Layer(("w1",), 16, 7.0), Layer(("w0",), 8, 11.0), Layer(("b0", "frozen"), 5, 7.0)
+    ]  # fmt: skip
 
 
 def test_a_row_needs_both_times() -> None:
