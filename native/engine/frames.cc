@@ -104,10 +104,9 @@ void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
       if (header.kind == Kind::Result) return resultArrived(header);
       return partialArrived(link, header, std::nullopt);
     case Kind::Ask: {
-      Slot* slot = isGuest(link.peer()) || !fits(header)
-                       ? nullptr
-                       : &chunks_[header.chunk]->slots[header.iteration % 2];
-      if (slot == nullptr || slot->iteration != header.iteration) break;
+      // It may overtake the gradient that its sender pushed before it.
+      Slot* slot = isGuest(link.peer()) || !fits(header) ? nullptr : openSlot(header.chunk, header.iteration);
+      if (slot == nullptr) break;
       slot->askers.push_back(link.peer());
       advance(header.chunk, *slot);
       return;

@@ -326,16 +326,20 @@ void Job::close() {
   if (std::exchange(closed_, true)) return;
   const bool failed = failure().has_value();
   const auto until = std::chrono::steady_clock::now() + (failed ? kGoodbye / 4 : kGoodbye);
-  if (started_) {
+  const auto awaitAll = [&](auto settled) {
     for (auto& shard : shards_) {
-      if (!failed) shard->loop().runAndWait([&] { shard->sayBye(); });
-    }
-    for (auto& shard : shards_) {
-      for (bool drained = false; !drained && std::chrono::steady_clock::now() < until;) {
-        shard->loop().runAndWait([&] { drained = shard->drained(); });
-        if (!drained) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (bool done = false; !done && std::chrono::steady_clock::now() < until;) {
+        shard->loop().runAndWait([&] { done = settled(*shard); });
+        if (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
+  };
+  if (started_) {
+    if (!failed) {
+      awaitAll([&](const Shard& shard) { return failure().has_value() || !shard.owes(); });
+      for (auto& shard : shards_) shard->loop().runAndWait([&] { shard->sayBye(); });
+    }
+    awaitAll([](const Shard& shard) { return shard.drained(); });
   }
   for (auto& shard : shards_) shard->loop().runAndWait([&] { shard->stop(); });
 }

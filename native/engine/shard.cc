@@ -82,6 +82,17 @@ bool Shard::drained() const {
   });
 }
 
+bool Shard::owes() const {
+  for (const auto& chunk : chunks_) {
+    if (chunk == nullptr) continue;
+    const Program& program = programOf(*chunk);
+    for (const Slot& slot : chunk->slots) {
+      if (slot.iteration != 0 && slot.pc < program.size() && program[slot.pc].op == Op::Offer) return true;
+    }
+  }
+  return false;
+}
+
 void Shard::sayBye() {
   for (auto& [key, peer] : peers_) peer.queue.push(kLast, {.kind = Kind::Bye}, nullptr);
   flush();

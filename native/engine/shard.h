@@ -31,6 +31,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void replayUnborn();  // Take up the frames that came before their chunks.
   void stop();
   bool drained() const;  // Nothing left to write.
+  bool owes() const;     // A peer has yet to ask for a result that is here.
   void sayBye();
   void abort(const Failure& failure);
   std::vector<Path> paths() const;
