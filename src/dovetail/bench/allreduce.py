@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from dovetail.bench.allreduce_worker import GLOO, Order, Post, Reply
 from dovetail.bench.bounds import HUB, RING, SHUFFLE, transfer_time
 from dovetail.bench.crew import Crew
+from dovetail.bench.orders import GLOO, SumOrder, SumPost, SumReply
 from dovetail.bench.result import AllreduceResult, ReduceResult, SizeResult, Times
 from dovetail.bench.stage import Site, Stage, Tell, built
 from dovetail.errors import BadInput
@@ -36,7 +36,7 @@ def bench_allreduce(
             notes.append("gloo left out: it cannot keep to a rate")
         crews = {name: stack.enter_context(_crew(stage, name, number)) for number, name in enumerate(names)}
         for crew in crews.values():
-            crew.hear(Reply)
+            crew.hear(SumReply)
         rows: dict[str, list[SizeResult]] = {name: [] for name in names}
         for nbytes in sizes:
             for name, crew in crews.items():
@@ -58,14 +58,14 @@ def bench_allreduce(
 
 def _crew(stage: Stage, name: str, number: int) -> Crew:
     aggregation, _, hubs = SYSTEMS[name]
-    post = Post(aggregation=aggregation, hubs=stage.hubs if hubs else (), rate=stage.limit)
+    post = SumPost(aggregation=aggregation, hubs=stage.hubs if hubs else (), rate=stage.limit)
     workers = stage.site.workers
     return Crew(stage.lab, name, "dovetail.bench.allreduce_worker", post, workers=workers, number=number)
 
 
 def _measure(crew: Crew, nbytes: int, bound: float) -> SizeResult:
     times = max(LEAST, min(MOST, round(BUDGET / max(bound, 1e-6))))
-    replies = crew.ask(Order(nbytes=nbytes // 4 * 4, times=times), Reply)
+    replies = crew.ask(SumOrder(nbytes=nbytes // 4 * 4, times=times), SumReply)
     slowest = [max(both) for both in zip(*(r.seconds for r in replies), strict=True)]
     seen = Times.of(slowest)
     return SizeResult(nbytes=nbytes, median_s=seen.median, min_s=seen.min, max_s=seen.max, bound_s=bound)

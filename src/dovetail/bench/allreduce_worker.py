@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from dovetail.bench.orders import GLOO, SumOrder, SumPost, SumReply
 from dovetail.bench.push_pull import Summed
 from dovetail.bench.serve import serve
 from dovetail.errors import DovetailError
 
-GLOO = "gloo"
 WARMUP = 2  # sums that do not count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
-    """`aggregation` is gloo, or one that the engine knows."""
-
-    aggregation: str
-    hubs: tuple[str, ...] = ()
-    rate: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Sum a tensor of `nbytes` this many times."""
-
-    nbytes: int
-    times: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """Seconds of each sum; empty as first words."""
-
-    seconds: tuple[float, ...] = ()
-
-
-def start(post: Post) -> tuple[Reply, Callable[[Order], Reply]]:
+def start(post: SumPost) -> tuple[SumReply, Callable[[SumOrder], SumReply]]:
     """Ready, and what obeys orders."""
 
-    def obey(order: Order) -> Reply:
+    def obey(order: SumOrder) -> SumReply:
         if post.aggregation == GLOO:
             return _repeat(order, _gloo)
         summed = Summed([order.nbytes], [0], aggregation=post.aggregation, hubs=post.hubs, rate=post.rate)
@@ -53,7 +28,7 @@ def start(post: Post) -> tuple[Reply, Callable[[Order], Reply]]:
             dist.barrier()  # nobody leaves while another still waits for its share
         return reply
 
-    return Reply(), obey
+    return SumReply(), obey
 
 
 def _gloo(tensor: torch.Tensor) -> torch.Tensor:
@@ -61,7 +36,7 @@ def _gloo(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.div_(dist.get_world_size())
 
 
-def _repeat(order: Order, once: Callable[[torch.Tensor], torch.Tensor]) -> Reply:
+def _repeat(order: SumOrder, once: Callable[[torch.Tensor], torch.Tensor]) -> SumReply:
     tensor = torch.full((order.nbytes // 4,), 1.0 + dist.get_rank())
     dist.barrier()
     seconds = []
@@ -72,8 +47,8 @@ def _repeat(order: Order, once: Callable[[torch.Tensor], torch.Tensor]) -> Reply
     mean = (1 + dist.get_world_size()) / 2
     if not torch.allclose(result, torch.full_like(result, mean)):
         raise DovetailError(f"the mean over ranks is {result[0].item()}, but {mean} was expected")
-    return Reply(seconds=tuple(seconds[WARMUP:]))
+    return SumReply(seconds=tuple(seconds[WARMUP:]))
 
 
 if __name__ == "__main__":
-    serve(Post, Order, start)
+    serve(SumPost, SumOrder, start)

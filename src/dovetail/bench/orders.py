@@ -1,10 +1,12 @@
-"""What the conductor of `bench train` and its workers say to each other."""
+"""What the conductors of benches and their workers say to each other; all instants are of the monotonic clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dovetail.timeline import Span
+
+GLOO = "gloo"  # an `aggregation` beside those of the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,57 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a worker saw, in seconds of the monotonic clock; `boundaries` are the iterations' beginnings and the end."""
+    """What a worker saw; `boundaries` are the iterations' beginnings and the end of the last."""
 
     boundaries: tuple[float, ...]
     spans: tuple[Span, ...]
     weights: float  # sum over all parameters: equal on all ranks, or the run is worth nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumPost:
+    """A worker's place in `bench allreduce`; `aggregation` is gloo, or a pattern that the engine knows."""
+
+    aggregation: str
+    hubs: tuple[str, ...] = ()
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumOrder:
+    """Sum a tensor of `nbytes` this many times."""
+
+    nbytes: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumReply:
+    """Seconds of each sum; empty as first words."""
+
+    seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrgentPost:
+    """A worker's place in `bench urgent`; sizes in bytes."""
+
+    large: int
+    small: int
+    samples: int  # small tensors in one round
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrgentOrder:
+    """One round: the small ones go first if `urgent`, else they queue behind the large one; `gap` seconds apart."""
+
+    urgent: bool
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrgentReply:
+    """Rank 0's submissions or rank 1's arrivals of the small tensors; empty as first words."""
+
+    instants: tuple[float, ...] = ()

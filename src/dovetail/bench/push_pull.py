@@ -41,7 +41,7 @@ class Summed:
             tensors=[TensorSpec(name, t.nbytes) for name, t in zip(names, self.tensors, strict=True)],
             hubs=hubs,
             options=Options(rate=rate),
-            namespace=f"{aggregation}-{'-'.join(map(str, sizes[:2]))}-{priorities[0]}",
+            namespace=f"bench-{sizes[0]}",
         )
         self._iteration = 0
 

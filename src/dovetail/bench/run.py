@@ -84,10 +84,9 @@ class Run(Crew):
         before = read_cpu()
         line = self._watched(_order(self._variant, iterations))
         self._seen.idle.append(idle_share(before, read_cpu()))
-        times = progress(line)
-        self._seen.times += times
+        self._seen.times += progress(line)
         if line.communication_time:
-            self._seen.alphas.append(overlap(line, statistics.fmean(times)))
+            self._seen.alphas.append(overlap(line))
 
     def picture(self) -> Timeline:
         """A timeline to look at: transfers as the system saw them itself, or else as the links saw them."""
@@ -119,10 +118,11 @@ class Run(Crew):
         return replace(line, spans=(*line.spans, *links))
 
 
-def overlap(line: Timeline, iteration: float) -> float:
-    """Alpha: what share of the shorter of computing and communicating was hidden behind the other."""
+def overlap(line: Timeline) -> float:
+    """Alpha: what share of the shorter of computing and communicating an average worker hid behind the other."""
+    lengths = [(bounds[-1] - bounds[0]) / (len(bounds) - 1) for bounds in line.boundaries.values()]
     both = (line.communication_time, line.compute_time)
-    return (sum(both) - iteration) / min(both) if min(both) else 0.0
+    return (sum(both) - statistics.fmean(lengths)) / min(both) if min(both) else 0.0
 
 
 def _order(variant: str, iterations: int) -> Order:

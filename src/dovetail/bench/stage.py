@@ -34,20 +34,20 @@ class Stage:
     lab: Hosts
     hubs: tuple[str, ...]  # addresses
     measured: float
+    share: float  # of a shaped rate that data gets; headers have the rest
     limit: float
     notes: tuple[str, ...]
     site: Site
 
     def network(self, workers: int) -> Network:
-        """Its first `workers` hosts, at the rates that data gets; headers have the rest."""
-        share = self.measured / self.site.rate if self.site.rate else 1.0
+        """Its first `workers` hosts, at the rates that data gets."""
         hubs = self.lab.layout.hubs
         return Network(
             racks=tuple(node.rack for node in self.lab.layout.hosts[:workers]),
             rate=self.measured,
-            hub_rate=hubs[0].rate * share if hubs else 0.0,
+            hub_rate=hubs[0].rate * self.share if hubs else 0.0,
             hub_rack=hubs[0].rack if hubs else 0,
-            uplink=self.site.uplink * share,
+            uplink=self.site.uplink * self.share,
         )
 
 
@@ -70,18 +70,32 @@ def built(site: Site, *, hubs: int, tell: Tell) -> Iterator[Stage]:
                 )
             )
             tell("measuring the links")
-            measured, limit = measure_rate(lab, 0, min(1, site.workers - 1), seconds=STREAM_TIME), 0.0
+            measured, share, limit = *_measure(lab, site), 0.0
         else:
             if site.racks > 1:
                 raise BadInput(f"racks need a lab, and there is none: {reason}")
             lab = stack.enter_context(Loopback(site.workers, site.rate, hubs=hubs, hub_rate=site.hub_rate))
             tell("measuring loopback")
             stream = measure_rate(lab, 0, 0, seconds=STREAM_TIME)
-            measured, limit = (site.rate or stream), site.rate
-            notes = (f"on loopback, each system keeping to the rate by itself: {reason}",)
+            measured, share, limit = (site.rate or stream), 1.0, site.rate
+            keeping = ", where each system keeps to the rate by itself" if site.rate else ""
+            notes = (f"on loopback{keeping}; no lab can be made: {reason}",)
         addresses: Sequence[str] = ()
         if hubs:
             tell("starting the hub")
-            share = ["--rate", f"{lab.layout.hubs[0].rate:.0f}b"] if limit else []
-            addresses = stack.enter_context(hubs_running(lab, *share))
-        yield Stage(lab=lab, hubs=tuple(addresses), measured=measured, limit=limit, notes=notes, site=site)
+            arguments = ["--rate", f"{lab.layout.hubs[0].rate:.0f}b"] if limit else []
+            addresses = stack.enter_context(hubs_running(lab, *arguments))
+        yield Stage(lab=lab, hubs=tuple(addresses), measured=measured, share=share, limit=limit, notes=notes, site=site)
+
+
+def _measure(lab: Hosts, site: Site) -> tuple[float, float]:
+    """A worker link's rate for data, and what share of a shaped rate that is, from one stream inside a rack."""
+    racks = [node.rack for node in lab.layout.hosts]
+    if len(racks) == 1:
+        return site.rate, 1.0  # nobody to send to
+    other = next((i for i in range(1, len(racks)) if racks[i] == racks[0]), len(racks) - 1)
+    stream = measure_rate(lab, 0, other, seconds=STREAM_TIME)
+    limits = [site.rate] if racks[other] == racks[0] else [site.rate, site.uplink]
+    capacity = min((limit for limit in limits if limit), default=0.0)
+    share = stream / capacity if capacity else 1.0
+    return (site.rate * share if site.rate else stream), share

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
-from rich.console import Console, RenderableType
 
+from dovetail.bench.allreduce import bench_allreduce
+from dovetail.bench.models import published
 from dovetail.bench.orders import Workload
+from dovetail.bench.show import give, telling
 from dovetail.bench.stage import Site
-from dovetail.errors import BadInput
+from dovetail.bench.systems import chosen
+from dovetail.bench.train import Setup, bench_train
+from dovetail.bench.urgent import bench_urgent
 from dovetail.units import parse_bytes, parse_rate, parse_seconds
 
 Workers = Annotated[int, typer.Option(min=1, help="hosts that train")]
@@ -56,11 +56,6 @@ def train(
 
     Example: dovetail bench train --model vgg19 --compute 1.0 --systems ddp,sharded,hub --json result.json
     """
-    from dovetail.bench.models import published
-    from dovetail.bench.show import train_table
-    from dovetail.bench.systems import chosen
-    from dovetail.bench.train import Setup, bench_train
-
     published(model)
     setup = Setup(
         workload=Workload(model=model, scale=scale, compute=None if compute == "real" else parse_seconds(compute)),
@@ -69,9 +64,9 @@ def train(
         iterations=iters,
         same_machines=same_machines,
     )
-    with _telling() as tell:
+    with telling() as tell:
         result = bench_train(setup, tell=tell, save=save)
-    _give(result, train_table(result), json)
+    give(result, json)
 
 
 def allreduce(
@@ -90,14 +85,11 @@ def allreduce(
 
     Example: dovetail bench allreduce --sizes 4KiB,100MiB --systems gloo,sharded,hub
     """
-    from dovetail.bench.allreduce import bench_allreduce
-    from dovetail.bench.show import allreduce_table
-
     site = _site(workers, rate, hub_rate, racks, uplink, seed if shuffle_hosts else None)
-    with _telling() as tell:
+    with telling() as tell:
         nbytes = [parse_bytes(size) for size in sizes.split(",")]
         result = bench_allreduce(site, sizes=nbytes, systems=systems.split(","), tell=tell)
-    _give(result, allreduce_table(result), json)
+    give(result, json)
 
 
 def urgent(
@@ -111,13 +103,10 @@ def urgent(
 
     Example: dovetail bench urgent --rate 500mbit
     """
-    from dovetail.bench.show import urgent_table
-    from dovetail.bench.urgent import bench_urgent
-
-    with _telling() as tell:
+    with telling() as tell:
         speed, sizes = parse_rate(rate), (parse_bytes(small), parse_bytes(large))
         result = bench_urgent(rate=speed, small=sizes[0], large=sizes[1], rounds=rounds, tell=tell)
-    _give(result, urgent_table(result), json)
+    give(result, json)
 
 
 def _site(workers: int, rate: str, hub_rate: str | None, racks: int, uplink: str, shuffle_seed: int | None) -> Site:
@@ -129,23 +118,3 @@ def _site(workers: int, rate: str, hub_rate: str | None, racks: int, uplink: str
         uplink=parse_rate(uplink),
         shuffle_seed=shuffle_seed,
     )
-
-
-@contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
-    """Progress on standard error: a line that changes on a terminal, else one line a step."""
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        yield status.update if console.is_terminal else lambda text: console.print(text, style="dim", highlight=False)
-
-
-def _give(result: Any, table: RenderableType, json: str | None) -> None:
-    Console(stderr=json == "-").print(table)
-    text = msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
-    if json == "-":
-        sys.stdout.write(text)
-    elif json is not None:
-        try:
-            Path(json).write_text(text)
-        except OSError as error:
-            raise BadInput(f"cannot write {json}: {error.strerror}") from None

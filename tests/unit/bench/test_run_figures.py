@@ -1,0 +1,72 @@
+"""Figures that benches draw from timelines and counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.bench.cpu import idle_share, parse_cpu
+from dovetail.bench.orders import Workload
+from dovetail.bench.run import from_zero, overlap, progress
+from dovetail.bench.stage import Site
+from dovetail.bench.systems import chosen
+from dovetail.bench.train import Setup
+from dovetail.errors import BadInput
+from dovetail.timeline import COMPUTE, SEND, Span, Timeline
+
+
+def line() -> Timeline:
+    spans = (
+        Span(node="worker 0", lane=COMPUTE, name="c", start=10.0, end=12.0, iteration=0),
+        Span(node="worker 0", lane=SEND, name="s", start=11.0, end=12.5, iteration=0),
+    )
+    return Timeline(source="x", policy="", spans=spans, boundaries={"worker 0": (10.0, 12.5), "worker 1": (10.5, 12.0)})
+
+
+def test_progress_is_that_of_the_last_worker_and_adds_up() -> None:
+    assert progress(line()) == [2.0]  # from 10.5 to 12.5
+    steps = progress(
+        Timeline(source="", policy="", spans=(), boundaries={"worker 0": (0, 1, 5, 6), "worker 1": (1, 3, 4, 7)})
+    )
+    assert steps == [2, 2, 2]
+
+
+def test_from_zero_moves_everything() -> None:
+    moved = from_zero(line())
+    assert moved.boundaries["worker 0"] == (0.0, 2.5)
+    assert moved.spans[1].start == 1.0
+
+
+def test_overlap_is_the_hidden_share() -> None:
+    alone = Timeline(source="", policy="", spans=line().spans, boundaries={"worker 0": (10.0, 12.5)})
+    assert overlap(alone) == pytest.approx((2.0 + 1.5 - 2.5) / 1.5)
+
+
+def test_idle_cores_are_counted_once() -> None:
+    before = parse_cpu("cpu  100 0 50 800 50 0 0 0 70 0\ncpu0 1 1\n")
+    after = parse_cpu("cpu  150 0 50 900 100 0 0 0 99 0\ncpu0 1 1\n")
+    assert idle_share(before, after) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"iterations": 0}, "0 iterations"),
+        ({"workload": Workload(model="vgg19", scale=0.0, compute=1.0)}, "scale is 0.0"),
+        ({"workload": Workload(model="vgg19", scale=1.0, compute=-1.0)}, "compute is -1.0"),
+        ({"site": Site(workers=1, rate=0.0), "same_machines": True}, "2 workers or more"),
+    ],
+)
+def test_bad_setups_are_told_in_one_line(options: dict[str, object], words: str) -> None:
+    good = {
+        "workload": Workload(model="vgg19", scale=1.0, compute=1.0),
+        "systems": chosen(["hub"]),
+        "site": Site(workers=4, rate=0.0),
+    }
+    with pytest.raises(BadInput, match=words):
+        Setup(**{**good, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("names", [["nccl"], ["ddp", "ddp"], []])
+def test_unknown_or_doubled_systems_are_refused(names: list[str]) -> None:
+    with pytest.raises(BadInput):
+        chosen(names)
