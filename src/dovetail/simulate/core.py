@@ -61,6 +61,7 @@ class Simulation:
         self._queues: list[list[tuple[Any, ...]]] = [[] for _ in range(network.resources)]
         self._parked: dict[Any, list[tuple[Any, ...]]] = {}  # connection -> waiting for its previous chunk to land
         self._open: dict[Any, bool] = {}
+        self._landed_at: dict[Any, float] = {}  # connection -> when its last chunk was through
         self._choosing = [False] * network.resources
         self._paid: dict[tuple[int, ...], float] = {}  # startups already paid -> latency that remains per chunk
         self._cores = [[0.0] * max(1, c) for c in network.cores]
@@ -253,7 +254,7 @@ class Simulation:
         route = self.network.path(chunk, source, target, move.phase)
         self._count += 1
         # Older iterations first: a value someone still waits for holds up every later gradient.
-        entry = (iteration, priority, self._count, chunk, source, target, move, route)
+        entry = (iteration, priority, self._count, chunk, source, target, move, route, self.now)
         if self._open.get(route.connection, True):
             heapq.heappush(self._queues[route.port], entry)
             self._ask_to_choose(route.port)
@@ -283,7 +284,7 @@ class Simulation:
             heapq.heappush(self._parked.setdefault(connection, []), entry)
 
     def _send(self, entry: tuple[Any, ...]) -> None:
-        iteration, priority, _, chunk, source, target, move, route = entry
+        iteration, priority, _, chunk, source, target, move, route, since = entry
         item = self.work.chunks[chunk]
         transfer = item.push if move.phase == GATHER or item.pull < 0 else -1 - item.pull
         key = (iteration, transfer, source, move.round)
@@ -305,7 +306,10 @@ class Simulation:
         lone = route.lone * min(nbytes, self.rules.chunk_bytes)
         name = self.work.pulls[item.pull].name if transfer < 0 else self.work.pushes[item.push].name
         self.raw.append((source, SENDING, name, self.now, end, iteration, item.nbytes, target, priority))
-        self.raw.append((target, RECEIVE, name, begin, end, iteration, item.nbytes, source, priority))
+        # A sender that serves several receivers in turn serves them all at once on a real network.
+        shared = min(begin, max(since, self._landed_at.get(route.connection, 0.0)))
+        self._landed_at[route.connection] = end
+        self.raw.append((target, RECEIVE, name, shared, end, iteration, item.nbytes, source, priority))
         self._post(end, self._landed, route)
         arrival = max(end, start + lone) + delay + route.latency
         self._post(arrival, self._arrived, (iteration, chunk, target, message_bit(source, move.phase)))

@@ -46,6 +46,8 @@ def test_folded_agrees_with_every_node(aggregation, order):
     assert len(full.boundaries) == 4
     assert folded.iteration_time == pytest.approx(full.iteration_time, rel=0.02)
     assert folded.compute_time == pytest.approx(full.compute_time, rel=0.02)
+    # Small transfers leave gaps on single links that the folded one does not see.
+    assert folded.communication_time == pytest.approx(full.communication_time, rel=0.1)
 
 
 @pytest.mark.parametrize("aggregation", ["shuffle", "hub", "ring", "halving-doubling"])
