@@ -150,9 +150,9 @@ def test_tac_is_fast_on_resnet_152_sizes() -> None:
 
 
 def _timed(profile: Profile, link: Link) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     tac_order(profile, link)
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 @pytest.mark.parametrize("policy", ["tic", "tac"])
