@@ -379,6 +379,44 @@ def models_called_in_pieces() -> None:
     both(loop, _sgd, **SLOW)
 
 
+class _ReadsMemory(torch.autograd.Function):
+    """As a C++ kernel does: no torch function sees the read."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, memory: Any) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * torch.tensor(memory.copy())
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: torch.Tensor) -> Any:
+        return None, (outputs[0] * ctx.saved_tensors[0]).sum(0), None
+
+
+def functions_that_read_memory() -> None:
+    class Kernel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8))
+            self.last = nn.Linear(8, 3)
+            self.memory: Any = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.memory is None:
+                self.memory = self.weight.detach().numpy()
+            return self.last(_ReadsMemory.apply(x, self.weight, self.memory))
+
+    import networks
+
+    networks.NETWORKS["kernel"] = Kernel
+
+    def loop(side: Side) -> list[float]:
+        side.network = "mlp"
+        return [side.step(i) for i in range(4)]
+
+    both(loop, _sgd, network="kernel", **SLOW)
+    assert "guard" not in torch.autograd.Function.apply.__func__.__module__  # type: ignore[attr-defined]
+
+
 def copies_train_alone() -> None:
     side = dovetailed("mlp", _sgd, **SLOW)
     side.step(0)

@@ -218,6 +218,15 @@ def sparse_gradients_are_refused() -> None:
     shutdown(model)
 
 
+def parameters_of_another_form_are_refused() -> None:
+    side = dovetailed("mlp", _sgd)
+    side.step(0)
+    side.optimizer.zero_grad()
+    side.model.double()
+    _refused(Misuse, "float64", lambda: side.call(torch.ones(2, 8, dtype=torch.float64)).sum().backward())
+    shutdown(side.model)
+
+
 def what_the_aggregator_cannot_do_is_refused() -> None:
     side = dovetailed("mlp", _sgd, update="hub")
     side.step(0)

@@ -78,14 +78,14 @@ def distribute(
 
 
 def _place(setting: Setting, optimizer: Optimizer, update: str) -> str:
-    """Where the optimizer runs: at dedicated hubs if it can, else at the worker."""
+    """Where the optimizer runs; "auto" is at dedicated hubs if that gives torch's bits, else at the worker."""
     if update not in _UPDATES:
         raise BadInput(f"update={update!r} is unknown; it is one of {', '.join(_UPDATES)}")
     if update != "auto":
         return update
     known = policies().get(setting.policy)
     pattern = setting.aggregation or (known.aggregation if known else None)
-    if not setting.hubs or pattern not in (None, "hub", "rack-hubs"):
+    if not setting.hubs or pattern not in (None, "hub", "rack-hubs") or type(optimizer) is not torch.optim.SGD:
         return "worker"
     try:
         rule_of(optimizer)

@@ -37,16 +37,24 @@ def _looks() -> frozenset[object]:
     return frozenset(found - {None})
 
 
-_LOOKS = _looks()
 _grad_attribute: Any = torch.Tensor.grad
-_GRAD = _grad_attribute.__get__
-_NEW_GRAD = (_grad_attribute.__set__, _grad_attribute.__delete__)
-# Ways to memory that torch loses sight of: writes through them do not count as changes of the parameter.
-_RAW = frozenset(
-    {torch.Tensor.data.__get__, torch.Tensor.data_ptr, torch.Tensor.numpy, torch.Tensor.untyped_storage}  # type: ignore[attr-defined]
-)
-_BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
+_data_attribute: Any = torch.Tensor.data
 _ZERO_GRAD = torch.nn.Module.zero_grad.__code__
+
+_READ, _LOOK, _GRAD, _NEW_GRAD, _RAW, _BACKWARD = range(6)
+_KINDS: dict[object, int] = {
+    **dict.fromkeys(_looks(), _LOOK),
+    _grad_attribute.__get__: _GRAD,
+    _grad_attribute.__set__: _NEW_GRAD,
+    _grad_attribute.__delete__: _NEW_GRAD,
+    # Ways to memory that torch loses sight of: writes through them do not count as changes of the parameter.
+    _data_attribute.__get__: _RAW,
+    torch.Tensor.data_ptr: _RAW,
+    torch.Tensor.numpy: _RAW,
+    torch.Tensor.untyped_storage: _RAW,
+    torch.Tensor.backward: _BACKWARD,
+    torch.autograd.backward: _BACKWARD,
+}
 
 
 class Watcher(Protocol):
@@ -71,71 +79,53 @@ class Guard(TorchFunctionMode):
         self.outstanding: dict[int, list[Slot]] = {}  # address of a storage -> slots with work outstanding there
         self.recording = True  # the order of first use is still looked for
 
-    def watch(self, tensor: torch.Tensor, slot: Slot) -> None:
-        """Reads of this memory, under whatever name, wait for the slot from now on."""
+    def watch(self, tensor: torch.Tensor, slot: Slot) -> int:
+        """Reads of this memory, under whatever name, wait for the slot from now on; returns what `forget` takes."""
         address = _address(tensor)
         if address:  # an empty tensor has no memory to read
             self.outstanding.setdefault(address, []).append(slot)
+        return address
 
-    def forget(self, tensor: torch.Tensor, slot: Slot) -> None:
+    def forget(self, address: int, slot: Slot) -> None:
         """Undo one `watch`."""
-        address = _address(tensor)
-        slots = self.outstanding.get(address, [])
-        if slot in slots:
+        slots = self.outstanding.get(address)
+        if slots is None:
+            return
+        if len(slots) == 1:
+            del self.outstanding[address]
+        else:
             slots.remove(slot)
-        if not slots:
-            self.outstanding.pop(address, None)
 
     def install(self) -> None:
         """Go below every mode that some `with` block will pop, but above the default device, which insists on last."""
         stack = _unstack()
         devices = [mode for mode in stack if isinstance(mode, DeviceContext)]
         _restack([*devices, self, *(mode for mode in stack if mode not in devices)])
+        if not _installed:
+            torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment, method-assign]
+        _installed.append(self)
 
     def remove(self) -> None:
         """Leave the stack of modes wherever in it the guard is."""
         _restack([mode for mode in _unstack() if mode is not self])
+        _installed.remove(self)
+        if not _installed:
+            torch.autograd.Function.apply = _plain_apply  # type: ignore[method-assign]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _BACKWARD:
-            return self._backward(func, args, kwargs or {})
-        if self.outstanding or self.recording or func in _RAW:
-            self._look(func, args, kwargs)
+        kind = _KINDS.get(func, _READ)
+        if kind == _BACKWARD:
+            with self._job.backward():
+                return func(*args, **(kwargs or {}))
+        if kind != _LOOK and (self.outstanding or self.recording or kind == _RAW):
+            self._look(kind, args, kwargs)
         return func(*args, **kwargs) if kwargs else func(*args)
 
-    def _backward(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with self._job.backward():
-            depth = torch._C._len_torch_function_stack()
-            try:
-                func(*args, **kwargs)
-            finally:
-                for _ in range(torch._C._len_torch_function_stack() - depth):
-                    torch._C._pop_torch_function_stack()
-
-    def resume(self) -> None:
-        """Guard inside a backward pass, too: the user's next hook may read the gradient that has just left."""
-        count = torch._C._len_torch_function_stack()
-        if all(torch._C._get_function_stack_at(i) is not self for i in range(count)):
-            torch._C._push_on_torch_function_stack(self)
-
-    def _look(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-        if func in _LOOKS:
-            return
-        if func == _GRAD:
-            slot = self._slot_of.get(id(args[0]))
-            if slot is not None and (slot.flying or slot.due):
-                caller = sys._getframe(2)
-                if caller.f_code is _ZERO_GRAD:
-                    self._job.drop_grad(slot, set_to_none=caller.f_locals["set_to_none"])
-                else:
-                    self._job.read_grad(slot)
-            return
-        if func in _NEW_GRAD:
-            slot = self._slot_of.get(id(args[0]))
-            if slot is not None:
-                slot.dropped = True
+    def _look(self, kind: int, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        if kind in (_GRAD, _NEW_GRAD):
+            self._look_at_grad(kind, self._slot_of.get(id(args[0])))
             return
         found: list[Slot] = []
         self._find(args, found)
@@ -143,10 +133,22 @@ class Guard(TorchFunctionMode):
             self._find(kwargs.values(), found)
         if found:
             self._job.settle(found)
-        if func in _RAW:
+        if kind == _RAW:
             slot = self._slot_of.get(id(args[0]))
             if slot is not None:
                 self._job.touched(slot)
+
+    def _look_at_grad(self, kind: int, slot: Slot | None) -> None:
+        if slot is None:
+            return
+        if kind == _NEW_GRAD:
+            slot.dropped = True
+        elif slot.flying or slot.due:
+            caller = sys._getframe(3)
+            if caller.f_code is _ZERO_GRAD:
+                self._job.drop_grad(slot, set_to_none=caller.f_locals["set_to_none"])
+            else:
+                self._job.read_grad(slot)
 
     def _find(self, values: Iterable[Any], found: list[Slot]) -> None:
         for value in values:
@@ -156,7 +158,7 @@ class Guard(TorchFunctionMode):
                     self._job.first_read(slot)
                 if slot.due:
                     found.append(slot)
-            if isinstance(value, torch.Tensor):
+            elif isinstance(value, torch.Tensor):
                 if self.outstanding:
                     self._find_memory(value, found)
             elif isinstance(value, (list, tuple)):
@@ -170,6 +172,18 @@ class Guard(TorchFunctionMode):
         except (RuntimeError, NotImplementedError):
             # A wrapper without memory of its own (functorch, sparse) may hide any parameter.
             self._job.settle_all()
+
+
+# The user's own autograd functions do not show their arguments to modes, and may read them in C++.
+_installed: list[Guard] = []
+_plain_apply: Any = torch.autograd.Function.__dict__["apply"]
+
+
+def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    for guard in _installed:
+        if guard.outstanding or guard.recording:
+            guard._look(_READ, args, kwargs)
+    return _plain_apply.__get__(None, function)(*args, **kwargs)
 
 
 def _address(tensor: torch.Tensor) -> int:

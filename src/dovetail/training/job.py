@@ -67,15 +67,16 @@ class Job:
         self._fresh = False  # a round has been since the last step
         self._nesting = 0  # backward() calls on the stack
         self._due: dict[int, Slot] = {}  # in order of first use
+        self._by_use = self.slots
 
     # Gradients out
 
     def on_gradient(self, slot: Slot) -> None:
         """A gradient has been accumulated: hand it to the engine."""
+        if not self.syncing:
+            slot.local = True
+            return
         with torch._C.DisableTorchFunction():
-            if not self.syncing:
-                slot.local = True
-                return
             if self.update.remote and self._fresh and not self._collecting:
                 raise Misuse(
                     "a second backward pass came before optimizer.step(), but the update runs at the aggregator and "
@@ -89,9 +90,9 @@ class Job:
                 )
             if not self._collecting:
                 self._open_round()
-            self.order.made(slot)
+            if self.replan is not None:
+                self.order.made(slot)
             self._send(slot, self._dense(slot))
-        self.guard.resume()
 
     def _open_round(self) -> None:
         self.settle_all()
@@ -102,6 +103,11 @@ class Job:
         self.engine.begin(self._round, self.update.prepare())
         if not self._nesting and torch._C._current_graph_task_id() != -1:  # begun where the guard does not see it
             torch.autograd.Variable._execution_engine.queue_callback(self._end_round)
+
+    def follow(self, names: Sequence[str]) -> None:
+        """Parameters will be needed in this order."""
+        place = {name: number for number, name in enumerate(names)}
+        self._by_use = sorted(self.slots, key=lambda slot: place[slot.name])
 
     def _swap(self, engine: Engine | None) -> None:
         """Go on with another engine from here, if there is one."""
@@ -115,10 +121,10 @@ class Job:
     def _dense(self, slot: Slot) -> torch.Tensor:
         grad = slot.param.grad
         assert grad is not None
-        if grad.layout is not torch.strided or grad.dtype != slot.param.dtype:
+        if grad.layout is not torch.strided or (grad.shape, grad.dtype) != slot.form:
             raise Misuse(
-                f"the gradient of {slot.name!r} is {grad.layout} of {grad.dtype}; dovetail sends dense ones of the "
-                "parameter's own type (for an embedding: sparse=False)"
+                f"the gradient of {slot.name!r} is {grad.layout} {list(grad.shape)} of {grad.dtype}; dovetail sends "
+                "dense ones of the form the parameter had at distribute() (for an embedding: sparse=False)"
             )
         if not laid_out_like(grad, slot.param):
             slot.param.grad = grad = dense_like(slot.param).copy_(grad.detach())
@@ -137,7 +143,7 @@ class Job:
             self.engine.bind(slot.index, grad.data_ptr())
         slot.buffer = grad
         if grad is not None and not self.update.remote:
-            self.guard.watch(grad, slot)
+            slot.buffer_at = self.guard.watch(grad, slot)
         self.engine.submit(slot.index, self._round, pointer)
 
     def _end_round(self) -> None:
@@ -147,18 +153,29 @@ class Job:
         with torch._C.DisableTorchFunction():
             self._collecting = False
             for slot in self.slots:
-                if slot.sent != self._round:
+                if slot.sent == self._round:
+                    self._check_untouched(slot)
+                else:
                     keep = slot.param.grad is not None and (slot.local or self.update.remote)
                     self._send(slot, self._dense(slot) if keep else None)
             self.engine.backward_done(self._round)
             if not self.update.remote:
                 self.engine.release(self._round)
 
+    def _check_untouched(self, slot: Slot) -> None:
+        """Nobody may change a gradient inside backward() after it has left."""
+        if slot.buffer is not None and slot.buffer._version != slot.stamp:
+            raise Misuse(
+                f"the gradient of {slot.name!r} was changed inside backward() after it had left; register the hook "
+                "that does it before dovetail.distribute(), or change gradients after backward()"
+            )
+
     @contextmanager
     def backward(self) -> Iterator[None]:
         """Around a backward pass as the guard sees it."""
         if self._nesting == 0:
             self.settle_all()
+            self.order.forward_ends()
             self.recorder.phase("backward")
         self._nesting += 1
         try:
@@ -183,7 +200,6 @@ class Job:
         wanted = [slot for slot in dict.fromkeys(slots) if slot.due or (slot.flying and local)]
         if not wanted:
             return
-        self._check_outside_backward(wanted)
         with torch._C.DisableTorchFunction():
             late = [slot.index for slot in wanted if not self._here(slot)]
             if late:
@@ -196,14 +212,6 @@ class Job:
         stale = next((slot for slot in wanted if slot.steps != self.steps), None)
         if stale is not None:
             raise Misuse(f"{stale.name!r} was read at step {stale.steps} although step {self.steps} was called")
-
-    def _check_outside_backward(self, slots: Sequence[Slot]) -> None:
-        slot = next((slot for slot in slots if slot.flying and not slot.due), None)
-        if slot is not None and torch._C._current_graph_task_id() != -1:
-            raise Misuse(
-                f"the gradient of {slot.name!r} was read inside backward() after it left; register that hook before "
-                "dovetail.distribute(), or read the gradient after backward()"
-            )
 
     def _here(self, slot: Slot) -> bool:
         return not slot.flying or self.engine.completed(slot.index) >= self._round
@@ -231,9 +239,12 @@ class Job:
         mean, slot.buffer = slot.buffer, None
         if mean is None or self.update.remote:
             return
-        self.guard.forget(mean, slot)
+        if slot.due and slot.grad is mean:
+            slot.grad_at = slot.buffer_at  # watched until the update is applied
+        else:
+            self.guard.forget(slot.buffer_at, slot)
         if not slot.absent:
-            slot.known = mean
+            slot.known = mean if slot.param.grad is mean else None  # what the user dropped is not kept alive
             return
         nobody = self.engine.absent(slot.index)
         if not nobody and not slot.dropped:
@@ -241,12 +252,9 @@ class Job:
         if slot.due:
             # Nobody had one: as torch does, step with what stood there, if anything.
             slot.grad = slot.stood if nobody else mean
-            self._watch_grad(slot)
+            if slot.grad is not None:
+                slot.grad_at = self.guard.watch(slot.grad, slot)
         slot.stood = None
-
-    def _watch_grad(self, slot: Slot) -> None:
-        if slot.grad is not None and not self.update.remote:
-            self.guard.watch(slot.grad, slot)
 
     def _apply(self, slots: Sequence[Slot]) -> None:
         if not slots:
@@ -255,20 +263,19 @@ class Job:
             slot.due = False
             slot.steps = self.steps
             del self._due[slot.index]
-            self.guard.forget(slot.param, slot)
+            self.guard.forget(slot.param_at, slot)
         with self.recorder.updating(len(slots)):
             self.update.apply(slots)
         for slot in slots:
             if slot.grad is not None:
-                self.guard.forget(slot.grad, slot)
-                slot.grad = None
+                self.guard.forget(slot.grad_at, slot)
+                slot.grad, slot.grad_at = None, 0
 
     # What the user's code does to gradients and parameters
 
     def read_grad(self, slot: Slot) -> None:
         """`p.grad` is about to be read: with the update at the worker it must be the mean by then."""
         if slot.flying and not self.update.remote:
-            self._check_outside_backward([slot])
             with torch._C.DisableTorchFunction():
                 if not self._here(slot):
                     with self.recorder.waiting(slot.name):
@@ -283,7 +290,7 @@ class Job:
             if grad is None:
                 return
             if set_to_none:
-                slot.param.grad = None
+                slot.param.grad = slot.known = None
             elif grad is slot.buffer or grad is slot.grad or grad is slot.stood:
                 slot.param.grad = slot.known = dense_like(slot.param)
             else:
@@ -304,16 +311,17 @@ class Job:
         """Close the round and make its updates due; nothing is waited for."""
         with torch._C.DisableTorchFunction():
             self.close_round()
-            due = self.update.schedule(self.slots)
+            due = self.update.schedule(self._by_use)
             self._fresh = self.guard.recording = False
             self.steps += 1
             for slot in self.slots:
                 slot.steps = self.steps
-            for slot in sorted(due, key=self.order.rank):
+            for slot in due:
                 slot.due, slot.steps = True, self.steps - 1
                 self._due[slot.index] = slot
-                self.guard.watch(slot.param, slot)
-                self._watch_grad(slot)
+                slot.param_at = self.guard.watch(slot.param, slot)
+                if slot.grad is not None and slot.grad is not slot.buffer:
+                    slot.grad_at = self.guard.watch(slot.grad, slot)
             if self.update.remote:
                 self.engine.release(self._round)
         self.recorder.step(self.steps)

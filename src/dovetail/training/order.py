@@ -19,7 +19,6 @@ class FirstUse:
         self._in_forward = False
         self._reads: dict[int, float] = {}
         self._gradients: dict[int, float] = {}
-        self.ranks: dict[str, int] = {slot.name: slot.index for slot in slots}
 
     def forward_begins(self) -> None:
         """A call of the whole model: what it reads first is the order that counts, until a gradient appears."""
@@ -34,15 +33,13 @@ class FirstUse:
             self._reads.setdefault(slot.index, self._clock())
         return self._in_forward
 
-    def made(self, slot: Slot) -> None:
-        """Note a gradient; only those of the first backward pass count."""
+    def forward_ends(self) -> None:
+        """Reads from here on do not belong to a call of the model."""
         self._in_forward = False
-        if len(self._gradients) < len(self._slots):
-            self._gradients.setdefault(slot.index, self._clock())
 
-    def rank(self, slot: Slot) -> int:
-        """How soon the plan in force says the parameter is needed."""
-        return self.ranks[slot.name]
+    def made(self, slot: Slot) -> None:
+        """Note a gradient of the first backward pass."""
+        self._gradients.setdefault(slot.index, self._clock())
 
     def profile(self) -> Profile:
         """What was seen as a chain of ops: a read each, then a gradient each."""

@@ -91,7 +91,7 @@ class Running:
         if isinstance(update, HubUpdate):
             update.pull()
         session = opener.again(self.job.order.profile())
-        self.job.order.ranks = {name: rank for rank, name in enumerate(opener.plan.order)}
+        self.job.follow(opener.plan.order)
         if session is None:
             return None
         if isinstance(update, HubUpdate):

@@ -15,13 +15,16 @@ DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", to
 class Slot:
     """One trained tensor; tied weights are one slot."""
 
-    __slots__ = ("absent", "buffer", "dropped", "due", "flying", "grad", "group", "index", "known", "local", "name",
-                 "param", "seen", "sent", "stamp", "steps", "stood")  # fmt: skip
+    __slots__ = (
+        "absent", "buffer", "buffer_at", "dropped", "due", "flying", "form", "grad", "grad_at", "group", "index",
+        "known", "local", "name", "param", "param_at", "seen", "sent", "stamp", "steps", "stood",
+    )  # fmt: skip
 
     def __init__(self, index: int, name: str, param: torch.nn.Parameter, group: int) -> None:
         self.index = index
         self.name = name
         self.param = param
+        self.form = (param.shape, param.dtype)
         self.group = group  # position of its group in optimizer.param_groups
         self.buffer: torch.Tensor | None = None  # the gradient in the engine's hands
         self.stamp = 0  # torch's count of changes to it when it left
@@ -36,6 +39,7 @@ class Slot:
         self.local = False  # holds gradients made under no_sync
         self.seen = False  # a forward pass read it through a torch function
         self.steps = 0  # updates its value contains
+        self.buffer_at = self.grad_at = self.param_at = 0  # where the guard watches
 
 
 def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]]) -> list[Slot]:
