@@ -34,7 +34,8 @@ def run() -> Study:
         paper="p3",
         lines=(*_figure_4(), *_figure_6(), *_figure_7(), *_figure_10(), *_figure_12()),
         assumptions=(
-            "servers on the workers (shuffle), a server sums and updates 0.5 GB/s; 5 us per message",
+            "servers on the workers (shuffle), 5 us per message; a server sums and updates 0.5 GB/s, which of 0.25, "
+            "0.5, 1 and 4 comes nearest to figures 7 and 10 as a whole: they are no independent check of it",
             "the paper gives no batch times: "
             + ", ".join(f"{name} {seconds:g} s" for name, seconds in COMPUTE.items())
             + ", from where it says that P3 stops scaling; times per layer follow its FLOPs",
