@@ -104,7 +104,9 @@ class _Op(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, cost: _Cost) -> Tensor:
         ctx.cost, ctx.elements = cost, None if weight is None else weight.numel()
-        return cost.run("forward", FORWARD_SHARE, lambda: x.clone() if weight is None else x + weight[:1])
+        # The read comes first: whoever makes it wait for the parameter does so before the op starts, not within.
+        value = x.clone() if weight is None else x + weight[:1]
+        return cost.run("forward", FORWARD_SHARE, lambda: value)
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, Tensor | None, None]:

@@ -74,9 +74,10 @@ class Run(Crew):
     def choose_variant(self, tell: Tell) -> None:
         """The best in a short trial, which also warms up what warms up once."""
         trials: dict[str, float] = {}
+        count = TRIAL if len(self.system.variants) > 1 else 1  # with nothing to choose from, only to warm up
         for variant in self.system.variants:
             tell(f"trying {self.name} {variant}")
-            trials[variant] = statistics.median(progress(self.burst(_order(variant, TRIAL))))
+            trials[variant] = statistics.median(progress(self.burst(_order(variant, count))))
         self._variant = min(trials, key=lambda variant: trials[variant])
 
     def measure(self, iterations: int) -> None:

@@ -23,7 +23,7 @@ def train_table(result: TrainResult) -> Group:
         f"{result.model}, {format_bytes(result.bytes)}, {result.workers} workers, {format_rate(result.rate)} "
         f"(one stream gets {format_rate(result.measured_rate)}), compute {format_seconds(result.compute_s)}"
     )
-    names = ("hosts", "iteration", "over DDP", "floor", "bound", "of bound", "alpha", "idle")
+    names = ("hosts", "iteration", "vs DDP", "floor", "bound", "of bound", "alpha", "idle")
     table = _table(title, ("system",), names)
     base = next((s.iteration_s.median for s in result.systems if s.name == "ddp"), None)
     for s in result.systems:
@@ -98,7 +98,9 @@ def give(result: TrainResult | AllreduceResult | UrgentResult, json: str | None)
 
 
 def _table(title: str, words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold"
+    )
     for name in words:
         table.add_column(name, no_wrap=True)
     for name in figures:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.bench.bounds import HUB, RING, SHUFFLE
 from dovetail.errors import BadInput
-from dovetail.timeline import Span
+from dovetail.timeline import RECEIVE, SEND, Span
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,11 +59,27 @@ def _dovetail_spans(model: nn.Module) -> Sequence[Span]:
     line = timeline(model)
     # The recorder counts from its own zero and notes where that lies on the monotonic clock.
     zero = float(line.notes[0].removeprefix("zero "))
-    return [_moved(span, zero) for span in line.spans]
+    return coalesced([_moved(span, zero) for span in line.spans])
 
 
 def _moved(span: Span, seconds: float) -> Span:
     return replace(span, start=span.start + seconds, end=span.end + seconds)
+
+
+def coalesced(spans: Sequence[Span], *, gap: float = 1e-3) -> list[Span]:
+    """Chunks of one tensor that travel close after each other, as one span: a picture needs no more."""
+    found: list[Span] = []
+    last: dict[tuple[object, ...], int] = {}
+    for span in sorted(spans, key=lambda s: s.start):
+        key = (span.node, span.lane, span.name, span.iteration, span.peer)
+        at = last.get(key)
+        if span.lane in (SEND, RECEIVE) and at is not None and span.start - found[at].end <= gap:
+            before = found[at]
+            found[at] = replace(before, end=max(before.end, span.end), nbytes=before.nbytes + span.nbytes)
+        else:
+            last[key] = len(found)
+            found.append(span)
+    return found
 
 
 def _dovetail(name: str, pattern: str, hubs: int) -> System:

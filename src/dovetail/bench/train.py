@@ -67,11 +67,12 @@ def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None 
             runs.append(stack.enter_context(Run(stage, system, post, workers=workers, number=number)))
         for run in runs:
             run.wait_ready()
-        floors = _find_floors(runs, tell)
         for run in runs:
             run.choose_variant(tell)
+        floors: dict[int, list[Timeline]] = {}
         rounds = min(ROUNDS, setup.iterations)
         for turn in range(rounds):
+            _add_floors(floors, runs, tell)
             count = setup.iterations * (turn + 1) // rounds - setup.iterations * turn // rounds
             for run in runs:
                 tell(f"training with {run.system.name}, round {turn + 1} of {rounds}")
@@ -81,8 +82,6 @@ def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None 
             for run in runs:
                 tell(f"recording {run.system.name}")
                 codec.save(from_zero(run.picture()), save / f"{run.system.name}.json")
-        alone = floors[max(floors)]
-        computing = replace(alone, spans=tuple(s for s in alone.spans if s.lane == COMPUTE)).compute_time
         return TrainResult(
             bench="train",
             model=setup.workload.model,
@@ -91,17 +90,23 @@ def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None 
             rate=setup.site.rate,
             measured_rate=stage.measured,
             bytes=runs[0].nbytes,
-            compute_s=computing if setup.workload.compute is None else setup.workload.compute,
-            systems=tuple(run.result(statistics.median(progress(floors[run.workers]))) for run in runs),
+            compute_s=_computing(floors[max(floors)][-1]) if setup.workload.compute is None else setup.workload.compute,
+            systems=tuple(run.result(_median(floors[run.workers])) for run in runs),
             notes=stage.notes + left_out,
         )
 
 
-def _find_floors(runs: list[Run], tell: Tell) -> dict[int, Timeline]:
+def _add_floors(floors: dict[int, list[Timeline]], runs: list[Run], tell: Tell) -> None:
     """By number of workers: all compute and update at once, and nothing travels."""
-    floors: dict[int, Timeline] = {}
-    for run in runs:
-        if run.workers not in floors:
-            tell(f"computing alone, {run.workers} workers")
-            floors[run.workers] = run.burst(Order(variant=ALONE, warmup=WARMUP, iterations=TRIAL))
-    return floors
+    for workers, run in {run.workers: run for run in runs}.items():
+        tell(f"computing alone, {workers} workers")
+        line = run.burst(Order(variant=ALONE, warmup=WARMUP, iterations=TRIAL))
+        floors.setdefault(workers, []).append(line)
+
+
+def _median(lines: list[Timeline]) -> float:
+    return statistics.median(seconds for line in lines for seconds in progress(line))
+
+
+def _computing(line: Timeline) -> float:
+    return replace(line, spans=tuple(s for s in line.spans if s.lane == COMPUTE)).compute_time

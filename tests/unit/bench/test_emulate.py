@@ -78,3 +78,19 @@ def test_the_forward_pass_reads_every_parameter() -> None:
     with torch.no_grad():
         list(model.parameters())[-1][0] = 5.0
     assert model(torch.zeros(1)).item() == before + 5.0
+
+
+def test_a_wait_for_a_parameter_is_not_taken_for_computing() -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class SlowReads(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if function is torch.Tensor.__getitem__:
+                time.sleep(0.05)
+            return function(*args, **(kwargs or {}))
+
+    model = Emulated(LAYERS, compute=0.12)
+    began = time.monotonic()
+    with SlowReads():
+        model(torch.zeros(1))
+    assert time.monotonic() - began > 0.04 + 2 * 0.05, "the time of the waits was made up for"

@@ -8,7 +8,7 @@ from dovetail.bench.cpu import idle_share, parse_cpu
 from dovetail.bench.orders import Workload
 from dovetail.bench.run import from_zero, overlap, progress
 from dovetail.bench.stage import Site
-from dovetail.bench.systems import chosen
+from dovetail.bench.systems import chosen, coalesced
 from dovetail.bench.train import Setup
 from dovetail.errors import BadInput
 from dovetail.timeline import COMPUTE, SEND, Span, Timeline
@@ -70,3 +70,18 @@ def test_bad_setups_are_told_in_one_line(options: dict[str, object], words: str)
 def test_unknown_or_doubled_systems_are_refused(names: list[str]) -> None:
     with pytest.raises(BadInput):
         chosen(names)
+
+
+def test_chunks_in_a_row_become_one_span_and_others_stay() -> None:
+    def chunk(start: float, name: str = "fc6", peer: str = "hub 0") -> Span:
+        return Span(
+            node="worker 0", lane=SEND, name=name, start=start, end=start + 0.5e-3, iteration=1, nbytes=10, peer=peer
+        )
+
+    found = coalesced([chunk(0.0), chunk(1e-3), chunk(1e-3, name="fc7"), chunk(1.2e-3, peer="hub 1"), chunk(9e-3)])
+    assert [(s.name, s.peer, s.start, s.nbytes) for s in found] == [
+        ("fc6", "hub 0", 0.0, 20),
+        ("fc7", "hub 0", 1e-3, 10),
+        ("fc6", "hub 1", 1.2e-3, 10),
+        ("fc6", "hub 0", 9e-3, 10),
+    ]
