@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"trace.graph", "network"},
     "simulate": {"plan", "trace.graph", "network"},
     "engine": {"plan", "_native"},
-    "training": {"engine", "plan", "simulate", "trace", "network"},
+    "c10d": {"engine", "plan", "trace.graph"},
+    "training": {"engine", "plan", "simulate", "trace", "network", "c10d"},
     "lab": {"network"},
     "bench": {"lab", "training", "engine", "plan", "simulate", "trace", "network"},
     "report": set(),
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT["cli"] = {*MAY_IMPORT}
 MAY_USE_THE_PUBLIC_NAMES = {"bench", "cli"}  # the others would import what imports them
-MAY_USE_TORCH = {"trace", "training", "bench", "cli"}
+MAY_USE_TORCH = {"trace", "training", "c10d", "bench", "cli"}
 HEAVY = {"torch", "torchvision"}
 
 # `dovetail/__init__.py` offers the public names; what needs torch must be loaded on first use.

@@ -1,0 +1,183 @@
+"""The process group behind `init_process_group("dovetail")`: reductions on our engine, the rest on Gloo or NCCL."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dovetail.c10d.dtypes import DTYPES
+from dovetail.c10d.reducer import Reducer
+from dovetail.c10d.works import Call, ReduceWork, WatchedWork
+from dovetail.engine.session import Options, Session
+from dovetail.engine.table import TensorSpec
+from dovetail.errors import BadInput
+from dovetail.plan.schedule import REDUCE, Plan, Transfer
+from dovetail.trace.graph import Param
+
+AGGREGATION = "shuffle"
+MEETING = 60.0  # seconds that the engine's opening may take; torch's own rendezvous has just succeeded
+MOST_KINDS = 256  # sizes the engine keeps a channel for; a script with more has its others reduced by Gloo
+
+_REDUCES = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
+
+
+class DovetailGroup(dist.ProcessGroup):
+    """Everything torch asks of a group; the choice of engine depends only on what is equal on all ranks."""
+
+    def __init__(self, plain: dist.ProcessGroup, reducer: Reducer | None) -> None:
+        super().__init__(plain.rank(), plain.size())  # type: ignore[call-arg]  # the form without a store
+        self._plain = plain  # torch's own backends; also our own default, for what we do not override
+        self._reducer = reducer  # None in a group of one
+        self._kinds: set[tuple[torch.dtype, int, bool]] = set()
+        if reducer is not None:
+            weakref.finalize(self, reducer.close)
+
+    def getBackendName(self) -> str:  # torch's spelling
+        return "dovetail"
+
+    def allreduce(  # type: ignore[override]  # torch's three overloads in one
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
+    ) -> dist.Work:
+        """The sum or mean over all ranks, in place."""
+        given = tensors if isinstance(tensors, list) else [tensors]
+        asked = _options(opts if op is None else op, timeout)
+        if self._ours(given, asked.reduceOp):
+            return self._reduce(given, asked.reduceOp)
+        return self._watch(self._plain.allreduce(given, asked), given)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """Several tensors as one."""
+        asked = opts or dist.AllreduceCoalescedOptions()
+        if self._ours(tensors, asked.reduceOp):
+            return self._reduce(tensors, asked.reduceOp)
+        return self._watch(self._plain.allreduce_coalesced(tensors, asked), tensors)
+
+    def shutdown(self) -> None:
+        """Part from the other ranks."""
+        if self._reducer is not None:
+            self._reducer.close()
+        self._plain.shutdown()
+
+    def _reduce(self, tensors: list[torch.Tensor], op: Any) -> dist.Work:
+        assert self._reducer is not None
+        call = Call(tensors, self.size() if op == dist.ReduceOp.AVG else 1)
+        self._reducer.submit(call)
+        return ReduceWork(call, tensors)
+
+    def _ours(self, tensors: list[torch.Tensor], op: Any) -> bool:
+        if self._reducer is None or not tensors or op not in _REDUCES:
+            return False
+        dtype = tensors[0].dtype
+        if dtype not in DTYPES:
+            return False
+        if any(t.dtype != dtype or t.device.type != "cpu" or t.layout is not torch.strided for t in tensors):
+            return False
+        kind = (dtype, sum(t.numel() for t in tensors), op == dist.ReduceOp.AVG)
+        if kind not in self._kinds:
+            if len(self._kinds) == MOST_KINDS:
+                return False
+            self._kinds.add(kind)
+        return True
+
+    def _watch(self, work: dist.Work, args: Any) -> dist.Work:
+        # What runs on a GPU must not be waited for in slices: there a wait is an order to the stream.
+        if self._reducer is None or work is None or not _on_cpu(args):
+            return work
+        return WatchedWork(work, self._reducer.loss)
+
+
+def _on_cpu(args: Any) -> bool:
+    tensors = list(_tensors(args))
+    return all(t.device.type == "cpu" for t in tensors) if tensors else not torch.cuda.is_available()
+
+
+def _tensors(args: Any) -> Iterator[torch.Tensor]:
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            yield arg
+        elif isinstance(arg, list | tuple):
+            yield from _tensors(arg)
+
+
+def _on_plain(name: str) -> Callable[..., Any]:
+    def run(self: DovetailGroup, *args: Any, **named: Any) -> Any:
+        return self._watch(getattr(self._plain, name)(*args, **named), (args, tuple(named.values())))
+
+    run.__name__ = name
+    run.__doc__ = "As torch's own backend does it; ends when a peer is lost."
+    return run
+
+
+for _name in (
+    "broadcast", "reduce", "allgather", "all_gather_single", "_allgather_base", "allgather_coalesced", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "alltoall", "all_to_all_single",
+    "alltoall_base", "send", "recv", "recv_anysource", "barrier",
+):  # fmt: skip
+    if hasattr(dist.ProcessGroup, _name):  # names differ a little between versions of torch
+        setattr(DovetailGroup, _name, _on_plain(_name))
+
+
+def make_group(given: Any, options: Any) -> DovetailGroup:
+    """The group torch asked for; `options` may be an engine's Options (`pg_options=`)."""
+    if options is not None and not isinstance(options, Options):
+        raise BadInput(f"pg_options is a {type(options).__name__}; backend 'dovetail' takes dovetail's Options or none")
+    rank, size = int(given.group_rank), int(given.group_size)
+    plain = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
+    group = DovetailGroup(plain, _reducer(given, options) if size > 1 else None)
+    gloo = dist.ProcessGroupGloo(given.store, rank, size, timeout=given.timeout)
+    gloo._set_sequence_number_for_group()
+    backends: list[tuple[torch.device, Any, Any]] = [(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)]
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        nccl_options = dist.ProcessGroupNCCL.Options()
+        nccl_options._timeout = given.timeout
+        store = dist.distributed_c10d.PrefixStore("cuda/", given.store)
+        nccl = dist.ProcessGroupNCCL(store, rank, size, nccl_options)
+        backends.append((torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl))
+    for one in (plain, group):
+        for device, kind, backend in backends:
+            one._register_backend(device, kind, backend)
+        one._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    return group
+
+
+def _reducer(given: Any, options: Options | None) -> Reducer:
+    rank, size = int(given.group_rank), int(given.group_size)
+    store = given.store.clone()  # another connection: torch may wait on its own for as long as it likes
+    patience = min(MEETING, given.timeout.total_seconds())
+
+    def opened() -> Session:
+        spec = TensorSpec("opening", 4)
+        plan = Plan(
+            policy="collectives",
+            params=(Param(spec.name, spec.nbytes),),
+            transfers=(Transfer(REDUCE, ((spec.name, 0, spec.nbytes),)),),
+            aggregation=AGGREGATION,
+        )
+        return Session.open(
+            store=store,
+            rank=rank,
+            world=size,
+            plan=plan,
+            tensors=[spec],
+            options=options or Options(patience=patience),
+            namespace="backend",
+        )
+
+    return Reducer(opened, name=f"dovetail group {given.group_id}")
+
+
+def _options(asked: Any, timeout: timedelta | None) -> Any:
+    """torch's options for what was given: those, a reduction, or nothing."""
+    if isinstance(asked, dist.AllreduceOptions):
+        return asked
+    options = dist.AllreduceOptions()
+    if asked is not None:
+        options.reduceOp = asked
+    if timeout is not None:
+        options.timeout = timeout
+    return options

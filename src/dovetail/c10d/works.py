@@ -1,0 +1,203 @@
+"""What a collective hands back: a torch Work that fails with the name of the rank that was lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dovetail.engine.collectives import Pending
+from dovetail.errors import DovetailError
+
+LOOK = timedelta(seconds=0.25)  # between two looks whether a peer of a waiting collective is gone
+_ENDLESS = timedelta(0)  # torch's word for "no limit"
+
+
+class Call:
+    """One reduction: one buffer, handed to the engine once and completed once, by whichever thread sees it first."""
+
+    __slots__ = ("_error", "_finished", "_future", "_given", "_lock", "_pending", "_targets", "buffer", "divisor")
+
+    def __init__(self, tensors: list[torch.Tensor], divisor: int) -> None:
+        first = tensors[0].detach()
+        whole = len(tensors) == 1 and first.is_contiguous()
+        self._targets = [] if whole else tensors  # what the result is copied back to
+        self.buffer = first if whole else torch.cat([t.detach().reshape(-1) for t in tensors])
+        self.divisor = divisor
+        self._lock = threading.Lock()
+        self._given = threading.Event()  # the engine has it, or never will
+        self._pending: Pending | None = None
+        self._error: Exception | None = None
+        self._finished = False
+        self._future: torch.futures.Future[Any] | None = None
+
+    def give(self, pending: Pending) -> None:
+        """The engine has the buffer."""
+        self._pending = pending
+        self._given.set()
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once, or raise."""
+        if self._finished:
+            return True
+        if self._pending is None:
+            return False
+        try:
+            return self._pending.done()
+        except DovetailError:
+            return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return when the result is in place; False after `timeout` seconds, PeerLost when it never will be."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._given.wait(timeout):
+            return False
+        if not self._finished and self._pending is not None:
+            try:
+                if not self._pending.wait(None if end is None else max(0.0, end - time.monotonic())):
+                    return False
+            except DovetailError as error:
+                self.finish(error)
+        self.finish()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def finish(self, error: Exception | None = None) -> None:
+        """The result is in the buffer, or `error` came instead; the first call counts."""
+        with self._lock:
+            if self._finished:
+                return
+            self._error = error
+            if error is None:
+                offset = 0
+                for target in self._targets:
+                    target.detach().copy_(self.buffer[offset : offset + target.numel()].view(target.shape))
+                    offset += target.numel()
+            self._finished = True
+            future = self._future
+        self._given.set()
+        if future is not None:
+            future.set_result(None)
+
+    def future(self, value: Callable[[], Any]) -> torch.futures.Future[Any]:
+        """Completes with `value()` or with the error."""
+
+        def outcome(_: torch.futures.Future[Any]) -> Any:
+            # A callback that raises is the only safe way: DDP dies of a future whose exception was set.
+            if self._error is not None:
+                raise self._error
+            return value()
+
+        base: torch.futures.Future[Any] = torch.futures.Future()
+        with self._lock:
+            finished = self._finished
+            self._future = base
+        if finished:
+            base.set_result(None)
+        return base.then(outcome)
+
+    @property
+    def error(self) -> Exception | None:
+        return self._error
+
+
+class ReduceWork(dist.Work):
+    """A reduction on dovetail's engine."""
+
+    def __init__(self, call: Call, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._call = call
+        self._tensors = tensors
+        self._made: torch.futures.Future[Any] | None = None
+
+    def wait(self, timeout: timedelta = _ENDLESS) -> bool:
+        """Return when the result is in place; PeerLost names the rank that is gone."""
+        if not self._call.wait(timeout.total_seconds() or None):
+            raise RuntimeError(
+                f"an all_reduce was not done after {timeout.total_seconds():g} s; the ranks still answer"
+            )
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        if self._made is None:
+            self._made = self._call.future(lambda: self._tensors)
+        return self._made
+
+    def is_completed(self) -> bool:
+        return self._call.done()
+
+    def is_success(self) -> bool:
+        return self._call.done() and self._call.error is None
+
+    def exception(self) -> Any:
+        return self._call.error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def synchronize(self) -> None:
+        self.wait()
+
+
+class WatchedWork(dist.Work):
+    """A collective of torch's own backend that ends when a peer is lost, even if that backend would wait on."""
+
+    def __init__(self, inner: dist.Work, loss: Callable[[float], DovetailError | None]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._loss = loss  # who is gone, found out within so many seconds
+        self._made: torch.futures.Future[Any] | None = None
+
+    def wait(self, timeout: timedelta = _ENDLESS) -> bool:
+        """As the inner work's, but looks every now and then whether a peer is gone."""
+        end = time.monotonic() + timeout.total_seconds() if timeout else None
+        while True:
+            try:
+                return self._inner.wait(LOOK if end is None else min(LOOK, timeout))
+            except RuntimeError as error:
+                lost = self._loss(1.0 if self._inner.is_completed() else 0.0)
+                if lost is not None:
+                    raise lost from error
+                if self._inner.is_completed() or (end is not None and time.monotonic() >= end):
+                    raise
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        if self._made is None:
+            self._made = self._inner.get_future().then(self._value)
+        return self._made
+
+    def _value(self, future: torch.futures.Future[Any]) -> Any:
+        try:
+            return future.value()
+        except RuntimeError as error:
+            lost = self._loss(1.0)
+            if lost is not None:
+                raise lost from error
+            raise
+
+    def is_completed(self) -> bool:
+        return self._inner.is_completed()
+
+    def is_success(self) -> bool:
+        return self._inner.is_success()
+
+    def exception(self) -> Any:
+        return self._inner.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._inner.result()
+
+    def source_rank(self) -> int:
+        return self._inner.source_rank()
+
+    def _source_rank(self) -> int:
+        return self._inner._source_rank()
+
+    def synchronize(self) -> None:
+        self.wait()
