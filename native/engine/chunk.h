@@ -66,6 +66,7 @@ struct Chunk {
   int32_t group = 0;
   size_t count = 0;     // Elements.
   double factor = 1.0;  // The result is the sum times this.
+  bool planned = true;  // False: of a collective, which counts its own iterations.
   Slot slots[2];
 
   // At the root only: the value and the optimizer's state.
@@ -76,6 +77,8 @@ struct Chunk {
   uint32_t updates = 0;    // The optimizer's step count.
   Iteration finished = 0;  // The last iteration whose result exists.
   std::vector<WaitingGet> gets;
+
+  Iteration due(Iteration iteration) const { return planned ? iteration : 1; }
 };
 
 }  // namespace dovetail

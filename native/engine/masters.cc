@@ -50,7 +50,7 @@ void Shard::put(int tensor, int slot, std::shared_ptr<std::vector<std::byte>> va
     }
     const auto found = peers_.find({root, chunk.spec.lane});
     if (found != peers_.end()) found->second.owned.push_back(values);
-    send(root, chunk.spec.lane, 0, header, source);
+    send(root, chunk.spec.lane, kAtOnce, 0, header, source);
   }
   flush();
 }
@@ -64,7 +64,7 @@ void Shard::get(int ticket, int tensor, int slot, std::byte* memory, Iteration v
     if (root == job_.options_.node) {
       serveGet(id, root, slot, version);
     } else {
-      send(root, chunk.spec.lane, chunk.spec.pull,
+      send(root, chunk.spec.lane, kAtOnce, chunk.spec.pull,
            {.chunk = id, .iteration = version, .kind = Kind::Get, .slot = static_cast<uint8_t>(slot)},
            nullptr);
     }
@@ -80,7 +80,8 @@ void Shard::serveGet(ChunkId id, Node peer, int slot, Iteration version) {
   }
   const bool here = slot == 0 || chunk.hasState;
   if (peer != job_.options_.node) {
-    return send(peer, chunk.spec.lane, chunk.spec.pull,
+    // Behind the results that ranks wait for: a reader may not slow training down.
+    return send(peer, chunk.spec.lane, chunk.finished + 1, chunk.spec.pull,
                 {.length = here ? static_cast<uint32_t>(chunk.spec.nbytes) : 0,
                  .chunk = id,
                  .iteration = chunk.updates,

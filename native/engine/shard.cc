@@ -12,8 +12,7 @@
 namespace dovetail {
 
 namespace {
-constexpr Priority kFirst = std::numeric_limits<Priority>::min();
-constexpr Priority kLast = std::numeric_limits<Priority>::max();
+constexpr Iteration kNever = std::numeric_limits<Iteration>::max();  // Behind all that is due.
 constexpr int64_t kBeat = kSecond;
 }  // namespace
 
@@ -44,6 +43,7 @@ void Shard::grow() {
     chunk->spec = spec;
     chunk->type = tensor.type;
     chunk->group = tensor.group;
+    chunk->planned = first == 0;
     chunk->factor = 1.0 / tensor.divisor;
     chunk->count = static_cast<size_t>(spec.nbytes) / sizeOf(tensor.type);
     chunks_[id] = std::move(chunk);
@@ -94,7 +94,7 @@ bool Shard::owes() const {
 }
 
 void Shard::sayBye() {
-  for (auto& [key, peer] : peers_) peer.queue.push(kLast, {.kind = Kind::Bye}, nullptr);
+  for (auto& [key, peer] : peers_) peer.queue.push(kNever, 0, {.kind = Kind::Bye}, nullptr);
   flush();
 }
 
@@ -113,7 +113,7 @@ void Shard::abort(const Failure& failure) {
     peer.queue.clear();
     if (key.first == failure.peer || peer.link->closed()) continue;
     peer.owned.push_back(reason);
-    peer.queue.push(kFirst,
+    peer.queue.push(kAtOnce, 0,
                     {.length = static_cast<uint32_t>(reason->size()),
                      .chunk = static_cast<uint32_t>(failure.peer),
                      .iteration = failure.step,
@@ -147,7 +147,7 @@ void Shard::sendHyper(Iteration iteration, int group, const Hyper& values) {
     if (peer.left) continue;
     peer.owned.push_back(copy);
     // Ahead of every gradient of this iteration on the same link, whatever their priority.
-    peer.queue.push(kFirst,
+    peer.queue.push(kAtOnce, 0,
                     {.length = sizeof v,
                      .chunk = static_cast<uint32_t>(group),
                      .iteration = iteration,
@@ -157,11 +157,12 @@ void Shard::sendHyper(Iteration iteration, int group, const Hyper& values) {
   flush();
 }
 
-void Shard::send(Node node, int lane, Priority priority, const Header& header, const std::byte* payload) {
+void Shard::send(Node node, int lane, Iteration due, Priority priority, const Header& header,
+                 const std::byte* payload) {
   const auto found = peers_.find({node, lane});
   if (found == peers_.end()) return failJob(node, "is not connected");
   if (found->second.left) return failJob(node, "has left the job");
-  found->second.queue.push(priority, header, payload);
+  found->second.queue.push(due, priority, header, payload);
 }
 
 void Shard::flush() {
@@ -227,7 +228,7 @@ void Shard::checkPeers(int64_t now) {
     Link& link = *peer.link;
     if (link.closed()) continue;
     if (now - link.lastSent() > kBeat && link.idle() && peer.queue.empty()) {
-      peer.queue.push(kFirst, {.kind = Kind::Beat}, nullptr);
+      peer.queue.push(kAtOnce, 0, {.kind = Kind::Beat}, nullptr);
     }
     if (timeout > 0 && !slept && !peer.left && now - link.lastReceived() > timeout) {
       char text[64];

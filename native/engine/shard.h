@@ -72,6 +72,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
     ChunkId chunk;
     Iteration iteration;
     bool operator<(const Ready& other) const {
+      if (iteration != other.iteration) return iteration > other.iteration;
       return priority != other.priority ? priority > other.priority : chunk > other.chunk;
     }
   };
@@ -99,7 +100,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
 
   // shard.cc: links.
   void byeArrived(Link& link);
-  void send(Node peer, int lane, Priority priority, const Header& header, const std::byte* payload);
+  void send(Node peer, int lane, Iteration due, Priority priority, const Header& header,
+            const std::byte* payload);
   void flush();
   void failJob(Node peer, const std::string& reason);
   void checkPeers(int64_t now);

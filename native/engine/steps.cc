@@ -166,7 +166,7 @@ bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
         atWindow_.emplace_back(id, slot.iteration);
         return false;
       }
-      send(step.peers[0], chunk.spec.lane, chunk.spec.pull,
+      send(step.peers[0], chunk.spec.lane, chunk.due(slot.iteration), chunk.spec.pull,
            {.chunk = id, .iteration = slot.iteration, .kind = Kind::Ask}, nullptr);
       return true;
     case Op::Offer:
@@ -198,7 +198,8 @@ void Shard::sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers) {
   }
   const Priority priority = slot.resultHere ? chunk.spec.pull : chunk.spec.push;
   slot.sending += static_cast<int>(peers.size());
-  for (const Node peer : peers) send(peer, chunk.spec.lane, priority, header, slot.value);
+  for (const Node peer : peers)
+    send(peer, chunk.spec.lane, chunk.due(slot.iteration), priority, header, slot.value);
 }
 
 void Shard::finish(ChunkId id, Slot& slot) {

@@ -1,4 +1,6 @@
-// What waits to be sent on one link: the most urgent first, equals in the order they came.
+// What waits to be sent on one link: an earlier iteration first, then the most urgent, equals in the order
+// they came. Iterations come first because a rank that is behind holds up all others, however urgent their
+// next gradients are.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +12,10 @@
 
 namespace dovetail {
 
+constexpr Iteration kAtOnce = 0;  // Ahead of every iteration.
+
 struct Outgoing {
+  Iteration due;
   Priority priority;
   uint64_t order;  // Given by the queue.
   Header header;
@@ -19,8 +24,8 @@ struct Outgoing {
 
 class SendQueue {  // Loop thread only.
  public:
-  void push(Priority priority, const Header& header, const std::byte* payload) {
-    heap_.push({priority, next_++, header, payload});
+  void push(Iteration due, Priority priority, const Header& header, const std::byte* payload) {
+    heap_.push({due, priority, next_++, header, payload});
   }
   bool pop(Outgoing& item) {
     if (heap_.empty()) return false;
@@ -34,6 +39,7 @@ class SendQueue {  // Loop thread only.
  private:
   struct Later {
     bool operator()(const Outgoing& a, const Outgoing& b) const {
+      if (a.due != b.due) return a.due > b.due;
       return a.priority != b.priority ? a.priority > b.priority : a.order > b.order;
     }
   };
