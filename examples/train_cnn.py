@@ -26,7 +26,7 @@ def build() -> nn.Module:
 def bars(count: int, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Noisy 16x16 pictures of a bar, and in which quarter it stands."""
     labels = torch.randint(4, (count,), generator=source)
-    pictures = 0.3 * torch.randn(count, 1, 16, 16, generator=source)
+    pictures = 1.2 * torch.randn(count, 1, 16, 16, generator=source)
     for picture, label in zip(pictures, labels.tolist(), strict=True):
         picture[0, :, 4 * label : 4 * label + 2] += 1
     return pictures, labels

@@ -27,6 +27,7 @@ class Repeater(nn.Module):
         layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.out = nn.Linear(WIDTH, WORDS, bias=False)
+        nn.init.normal_(self.embed.weight, std=WIDTH**-0.5)
         self.out.weight = self.embed.weight
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
@@ -41,7 +42,7 @@ def loss_of(model: nn.Module, source: torch.Generator) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--timeline", help="save what rank 0 saw of all ranks here; `dovetail report` draws it")
     arguments = parser.parse_args()
 
@@ -61,7 +62,7 @@ def main() -> None:
         loss.backward()  # sends the sum of both
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if rank == 0 and step % 20 == 0:
+        if rank == 0 and step % 50 == 0:
             print(f"step {step:3d}  loss {2 * loss.item():.4f}", flush=True)
 
     # Any moment is a good moment: both calls wait for what is still on its way.

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.optim import Optimizer
@@ -56,6 +56,7 @@ class Running:
         self._prepared = prepared
         self._name = name
         self._engine_spans: list[Span] = []
+        self._rounds_before = 0  # the present engine
         self._stack = contextlib.ExitStack()
         opener, update = prepared.opener, prepared.update
         session = opener.first(name) if opener is not None else None
@@ -96,14 +97,20 @@ class Running:
             return None
         if isinstance(update, HubUpdate):
             update.attach(session)
-        self._engine_spans += before.spans()
+        self._collect_spans()
+        self._rounds_before = 1
         before.close()  # every rank has all results of the first round, or it would not have come here
         return session
 
     def timeline(self) -> Timeline:
         """This rank's iterations so far."""
-        self._engine_spans += self.job.engine.spans()
+        self._collect_spans()
         return self._prepared.recorder.timeline(self._prepared.policy, self._engine_spans)
+
+    def _collect_spans(self) -> None:
+        """Engines count their rounds from 1, and a second engine anew; iterations of a timeline count from 0."""
+        shift = self._rounds_before - 1
+        self._engine_spans += [replace(s, iteration=s.iteration + shift) for s in self.job.engine.spans()]
 
     def shut_down(self) -> None:
         """Apply what is outstanding, part from the other ranks, and leave model and optimizer as torch made them."""
