@@ -50,7 +50,7 @@ def probe(
     from torch._C._distributed_c10d import PrefixStore, TCPStore  # only now is torch loaded
 
     from dovetail.network.draw import probe_page
-    from dovetail.network.group import find_groups
+    from dovetail.network.group import group_hosts
     from dovetail.network.probe import Effort, probe_all
 
     effort = Effort(echoes=echoes, bulk=parse_bytes(bulk))
@@ -81,7 +81,7 @@ def probe(
     if me:
         return
     codec.save(matrix, output)
-    grouping = find_groups(matrix.distance())
+    grouping = group_hosts(matrix)
     if html is not None:
         html.write_text(probe_page(matrix, grouping))
     named = [[matrix.hosts[node] for node in members] for members in grouping.groups]

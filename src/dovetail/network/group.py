@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from dovetail.errors import BadInput
 from dovetail.network.collective import Floats
 from dovetail.network.embed import embed, without_outliers
+from dovetail.network.matrix import ProbeMatrix
 from dovetail.network.shape import cut
 
 RUNS = 10
@@ -46,6 +47,15 @@ def find_groups(
         if dimensions == DIMENSIONS[0] or dimensions < len(capped):
             points = embed(probes, alpha=alpha, dimensions=dimensions, seed=seed).points
             found.append(group(points, distances=capped, count=count, elasticity=elasticity, seed=seed))
+    return max(found, key=lambda grouping: grouping.clarity)
+
+
+def group_hosts(matrix: ProbeMatrix, *, count: int | None = None, elasticity: float = 1.5, seed: int = 0) -> Grouping:
+    """Groups by latency or by the inverse of bandwidth, whichever shows them more clearly.
+
+    Latency knows the place of a host better; a thin link between racks without a delay shows in bandwidth alone.
+    """
+    found = [find_groups(d, count=count, elasticity=elasticity, seed=seed) for d in matrix.distances()]
     return max(found, key=lambda grouping: grouping.clarity)
 
 

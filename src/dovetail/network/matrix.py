@@ -48,9 +48,13 @@ class ProbeMatrix:
 
         return ProbeMatrix(hosts=tuple(hosts), latency=part(self.latency), bandwidth=part(self.bandwidth))
 
-    def distance(self) -> Floats:
-        """What embedding and grouping call distance: latency, in seconds."""
-        return np.array(self.latency)
+    def distances(self) -> list[Floats]:
+        """What embedding and grouping take: latency, and the inverse of bandwidth if it was probed."""
+        found = [np.array(self.latency)]
+        if self.bandwidth:
+            thin = np.array(self.bandwidth)
+            found.append(np.divide(1.0, thin, out=np.zeros_like(thin), where=thin > 0))
+        return found
 
 
 def _table(values: Floats) -> Table:

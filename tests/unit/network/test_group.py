@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dovetail.errors import BadInput
-from dovetail.network.group import balanced_random, find_groups, group, silhouette, usual_count
+from dovetail.network.group import balanced_random, find_groups, group, group_hosts, silhouette, usual_count
+from dovetail.network.matrix import ProbeMatrix
 
 
 def rack_probes(sizes: list[int], seed: int, *, noise: float = 0.3) -> tuple[np.ndarray, list[list[int]]]:
@@ -24,6 +25,15 @@ def rack_probes(sizes: list[int], seed: int, *, noise: float = 0.3) -> tuple[np.
 def test_racks_are_found_exactly(sizes: list[int], seed: int) -> None:
     probes, racks = rack_probes(sizes, seed, noise=0.1)
     assert sorted(find_groups(probes).groups) == racks
+
+
+def test_racks_that_only_bandwidth_shows_are_found() -> None:
+    home = np.array([0, 1, 1, 0, 1, 0, 0, 1])
+    rng = np.random.default_rng(0)
+    latency = rng.uniform(100e-6, 120e-6, (8, 8))
+    bandwidth = np.where(home[:, None] == home[None], 60e6, 20e6) * rng.uniform(0.9, 1.1, (8, 8))
+    matrix = ProbeMatrix.from_arrays([f"h{i}" for i in range(8)], latency, bandwidth)
+    assert group_hosts(matrix).groups == [[0, 3, 5, 6], [1, 2, 4, 7]]
 
 
 def test_sizes_keep_to_elasticity() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.errors import BadInput, Unreachable
 from dovetail.network.draw import probe_page
-from dovetail.network.group import find_groups
+from dovetail.network.group import group_hosts
 from dovetail.network.matrix import ProbeMatrix
 from dovetail.network.probe import ATTEMPTS, Effort, Reading, assemble, matchings, probe_all, probe_pair, serve
 
@@ -145,7 +145,7 @@ def test_page_shows_every_host_and_group() -> None:
     home = np.arange(8) % 2
     latency = np.where(home[:, None] == home[None], 50e-6, 150e-6) + np.eye(8) * 0
     matrix = ProbeMatrix.from_arrays([f"host-{i}" for i in range(8)], latency, np.full((8, 8), 1e9))
-    page = probe_page(matrix, find_groups(matrix.distance()))
+    page = probe_page(matrix, group_hosts(matrix))
     assert "8 hosts in 2 groups" in page
     assert all(f"host-{i}" in page for i in range(8))
 
