@@ -64,6 +64,20 @@ def test_every_host_gets_torchruns_environment_and_the_first_failure_wins() -> N
     assert set(out.getvalue().splitlines()) >= {"host1 | 1/3 10.71.0.1:29500"}
 
 
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_ends_its_commands(sign: signal.Signals, code: int, tmp_path: Path) -> None:
+    script = f"echo $$ > {tmp_path}/$RANK; sleep 60"
+    argv = [sys.executable, "-m", "dovetail.cli.main", "lab", "run", "--hosts", "2", "--", "sh", "-c", script]
+    process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": SRC}, stdout=subprocess.PIPE)
+    until = time.monotonic() + 30
+    while len(list(tmp_path.iterdir())) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(sign)
+    output, _ = process.communicate(timeout=15)  # ends only when nobody holds the output any more
+    assert process.returncode == code, output
+
+
 def test_hubs_are_named_in_the_environment() -> None:
     with Lab(1, 0.0, hubs=2) as lab:
         assert environment(lab, 0)["DOVETAIL_HUBS"].split(",")[1].startswith(lab.address("hub1") + ":")

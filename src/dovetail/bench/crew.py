@@ -41,7 +41,6 @@ class Crew:
                 "WORLD_SIZE": str(workers),
                 "MASTER_PORT": str(lab.master_port + 1 + number),
                 "OMP_NUM_THREADS": "1",
-                "TORCH_CPP_LOG_LEVEL": "ERROR",
             }
             with self._log(rank).open("wb") as log:
                 pipe = subprocess.PIPE

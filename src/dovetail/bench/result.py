@@ -32,7 +32,7 @@ class SystemResult:
     iteration_s: Times
     floor_s: float
     bound_s: float
-    alpha: float | None  # None where the links could not be watched
+    alpha: float | None  # None where there is nothing to overlap, or the links could not be watched
     cpu_idle: float
 
 

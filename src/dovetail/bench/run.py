@@ -19,6 +19,8 @@ from dovetail.timeline import Timeline
 WARMUP = 2  # iterations before those that count
 TRIAL = 3  # iterations to choose a variant by, and of a saved timeline
 
+LEAST_SHARE = 0.05  # of an iteration; below it there is nothing to overlap
+
 
 def progress(line: Timeline) -> list[float]:
     """Times between the instants at which the last worker begins an iteration; they add up to the whole run."""
@@ -86,8 +88,9 @@ class Run(Crew):
         line = self._watched(_order(self._variant, iterations))
         self._seen.idle.append(idle_share(before, read_cpu()))
         self._seen.times += progress(line)
-        if line.communication_time:
-            self._seen.alphas.append(overlap(line))
+        alpha = overlap(line)
+        if alpha is not None:
+            self._seen.alphas.append(alpha)
 
     def picture(self) -> Timeline:
         """A timeline to look at: transfers as the system saw them itself, or else as the links saw them."""
@@ -119,11 +122,14 @@ class Run(Crew):
         return replace(line, spans=(*line.spans, *links))
 
 
-def overlap(line: Timeline) -> float:
-    """Alpha: what share of the shorter of computing and communicating an average worker hid behind the other."""
-    lengths = [(bounds[-1] - bounds[0]) / (len(bounds) - 1) for bounds in line.boundaries.values()]
+def overlap(line: Timeline) -> float | None:
+    """Alpha: what share of the shorter of computing and communicating an average worker hid behind the other.
+
+    None where the shorter is too short to tell it from the loop's own time.
+    """
+    iteration = statistics.fmean((bounds[-1] - bounds[0]) / (len(bounds) - 1) for bounds in line.boundaries.values())
     both = (line.communication_time, line.compute_time)
-    return (sum(both) - statistics.fmean(lengths)) / min(both) if min(both) else 0.0
+    return (sum(both) - iteration) / min(both) if min(both) > LEAST_SHARE * iteration else None
 
 
 def _order(variant: str, iterations: int) -> Order:

@@ -26,6 +26,8 @@ def environment(lab: Hosts, rank: int) -> dict[str, str]:
         "MASTER_ADDR": lab.address(0),
         "MASTER_PORT": str(lab.master_port),
         "GLOO_SOCKET_IFNAME": lab.interface,
+        # The lab has no name service, and torch warns about each connection whose name it cannot find.
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
     if lab.hubs:
         values["DOVETAIL_HUBS"] = hub_addresses(lab)
@@ -48,6 +50,9 @@ def run(lab: Hosts, argv: Sequence[str], *, out: TextIO | None = None) -> int:
     target = out or sys.stdout
     pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
     hubs = start_hubs(lab, **pipe)
+    for name, hub in zip(lab.hubs, hubs, strict=True):
+        assert hub.stdout is not None
+        target.write(f"{name} | {hub.stdout.readline().decode(errors='replace')}")  # it is ready, or why not
     workers = [lab.popen(host, argv, env=environment(lab, rank), **pipe) for rank, host in enumerate(lab.hosts)]
     everything = [*zip(lab.hubs, hubs, strict=True), *zip(lab.hosts, workers, strict=True)]
     lock = threading.Lock()

@@ -39,6 +39,7 @@ def test_from_zero_moves_everything() -> None:
 def test_overlap_is_the_hidden_share() -> None:
     alone = Timeline(source="", policy="", spans=line().spans, boundaries={"worker 0": (10.0, 12.5)})
     assert overlap(alone) == pytest.approx((2.0 + 1.5 - 2.5) / 1.5)
+    assert overlap(Timeline(source="", policy="", spans=alone.spans[:1], boundaries=alone.boundaries)) is None
 
 
 def test_idle_cores_are_counted_once() -> None:
