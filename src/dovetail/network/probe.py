@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -41,11 +42,14 @@ class Effort:
 
     echoes: int = 300
     bulk: int = 4 * 1024 * 1024  # bytes each way; 0 = latency only
+    passes: int = 3  # times a pair is probed, with other pairs at the same time
     patience: float = 10.0  # seconds without an answer after which an attempt has failed
 
     def __post_init__(self) -> None:
-        if self.echoes < 1 or self.bulk < 0 or not self.patience > 0:
-            raise BadInput(f"probes of {self.echoes} echoes and {self.bulk} bytes; give 1 or more, and 0 or more")
+        if min(self.echoes, self.passes) < 1 or self.bulk < 0 or not self.patience > 0:
+            raise BadInput(
+                f"{self.passes} passes of {self.echoes} echoes and {self.bulk} bytes; give 1, 1 and 0 or more"
+            )
 
 
 def matchings(nodes: int) -> list[list[tuple[int, int]]]:
@@ -60,6 +64,28 @@ def matchings(nodes: int) -> list[list[tuple[int, int]]]:
         found.append([(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None])
         seats = [seats[0], seats[-1], *seats[1:-1]]
     return found
+
+
+def schedule(nodes: int, passes: int) -> list[list[tuple[int, int]]]:
+    """The rounds of all passes; from the second on with nodes renumbered, so that other pairs run side by side."""
+    found = []
+    for number in range(passes):
+        name = np.random.default_rng(number).permutation(nodes).tolist() if number else list(range(nodes))
+        found += [
+            sorted((min(name[a], name[b]), max(name[a], name[b])) for a, b in pairs) for pairs in matchings(nodes)
+        ]
+    return found
+
+
+def combine(readings: Sequence[Reading]) -> Reading:
+    """One pair's passes: the least latency, since queues only add; the least bandwidth, since links are shared."""
+    if trouble := next((r.trouble for r in readings if r.trouble), ""):
+        return Reading(trouble=trouble)
+    return Reading(
+        latency=min(r.latency for r in readings),
+        there=min(r.there for r in readings),
+        back=min(r.back for r in readings),
+    )
 
 
 def assemble(hosts: Sequence[str], readings: dict[tuple[int, int], Reading]) -> ProbeMatrix:
@@ -98,28 +124,28 @@ def probe_all(
         token = secrets.token_bytes(TOKEN_BYTES)
         threading.Thread(target=serve, args=(listener, token, effort.patience), daemon=True).start()
         store.set(f"probe/at/{rank}", f"{address} {listener.getsockname()[1]} {token.hex()}")
-        rounds = matchings(count)
+        rounds = schedule(count, effort.passes)
         for number, pairs in enumerate(rounds):
             _meet(store, f"probe/round/{number}", count)
             for a, b in pairs:
                 if a == rank:
                     host, port, shown = store.get(f"probe/at/{b}").decode().split()
                     reading = probe_pair((host, int(port)), bytes.fromhex(shown), effort)
-                    store.set(f"probe/pair/{a}/{b}", msgspec.json.encode(reading).decode())
+                    store.set(f"probe/pair/{number}/{a}/{b}", msgspec.json.encode(reading).decode())
             progress(number + 1, len(rounds))
         _meet(store, "probe/end", count)
-    readings = {
-        (a, b): msgspec.json.decode(store.get(f"probe/pair/{a}/{b}"), type=Reading)
-        for a in range(count)
-        for b in range(a + 1, count)
-    }
+    taken: dict[tuple[int, int], list[Reading]] = {}
+    for number, pairs in enumerate(rounds):
+        for a, b in pairs:
+            text = store.get(f"probe/pair/{number}/{a}/{b}")
+            taken.setdefault((a, b), []).append(msgspec.json.decode(text, type=Reading))
     _meet(store, "probe/read", count)
     if rank == 0:  # the store may live in this process: the others must be past their last look at it
         for other in range(1, count):
             store.get(f"probe/left/{other}")
     else:
         store.set(f"probe/left/{rank}", "")
-    return assemble(hosts, readings)
+    return assemble(hosts, {pair: combine(found) for pair, found in taken.items()})
 
 
 def _meet(store: Store, name: str, count: int) -> None:
@@ -129,31 +155,36 @@ def _meet(store: Store, name: str, count: int) -> None:
 
 
 def probe_pair(target: tuple[str, int], token: bytes, effort: Effort) -> Reading:
-    """Probe one server; a lost or late answer is tried again on a new connection."""
+    """Probe one server; a lost or late answer is tried again on new connections."""
     trouble = ""
     for _ in range(ATTEMPTS):
         try:
-            with socket.create_connection(target, timeout=effort.patience) as sock:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.sendall(token)
-                return _read(sock, effort)
+            with _connect(target, token, effort) as sock:
+                trip = float(np.percentile([_echo(sock) for _ in range(effort.echoes)], PERCENTILE))
+                if effort.bulk == 0:
+                    return Reading(latency=trip / 2)
+                with _connect(target, token, effort) as second, ThreadPoolExecutor(1) as pool:
+                    # Both ways at once, as collectives use them: half of what a shared uplink is asked for otherwise.
+                    back = pool.submit(_bulk, _source, second, effort.bulk, trip)
+                    return Reading(latency=trip / 2, there=_bulk(_sink, sock, effort.bulk, trip), back=back.result())
         except OSError as error:
             trouble = str(error) or type(error).__name__
     return Reading(trouble=trouble)
 
 
-def _read(sock: socket.socket, effort: Effort) -> Reading:
-    trips = [_echo(sock) for _ in range(effort.echoes)]
-    trip = float(np.percentile(trips, PERCENTILE))
-    if effort.bulk == 0:
-        return Reading(latency=trip / 2)
-    _sink(sock, effort.bulk // 4)  # slow start does not count
-    there = _sink(sock, effort.bulk)
-    _source(sock, effort.bulk // 4)
-    back = _source(sock, effort.bulk)
-    # An answer's way there and back is part of each time, and no part of the bandwidth.
-    rates = [effort.bulk / max(seconds - trip, 0.1 * seconds) for seconds in (there, back)]
-    return Reading(latency=trip / 2, there=rates[0], back=rates[1])
+def _connect(target: tuple[str, int], token: bytes, effort: Effort) -> socket.socket:
+    sock = socket.create_connection(target, timeout=effort.patience)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.sendall(token)
+    return sock
+
+
+def _bulk(transfer: Callable[[socket.socket, int], float], sock: socket.socket, nbytes: int, trip: float) -> float:
+    """Bytes per second; the first quarter is sent once more before, because slow start does not count."""
+    transfer(sock, nbytes // 4)
+    seconds = transfer(sock, nbytes)
+    # An answer's way there and back is part of the time, and no part of the bandwidth.
+    return nbytes / max(seconds - trip, 0.1 * seconds)
 
 
 def _echo(sock: socket.socket) -> float:

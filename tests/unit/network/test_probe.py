@@ -15,7 +15,18 @@ from dovetail.errors import BadInput, Unreachable
 from dovetail.network.draw import probe_page
 from dovetail.network.group import group_hosts
 from dovetail.network.matrix import ProbeMatrix
-from dovetail.network.probe import ATTEMPTS, Effort, Reading, assemble, matchings, probe_all, probe_pair, serve
+from dovetail.network.probe import (
+    ATTEMPTS,
+    Effort,
+    Reading,
+    assemble,
+    combine,
+    matchings,
+    probe_all,
+    probe_pair,
+    schedule,
+    serve,
+)
 
 QUICK = Effort(echoes=20, bulk=1 << 16, patience=2.0)
 
@@ -30,6 +41,21 @@ def test_every_pair_meets_once_and_nobody_twice_in_a_round(nodes: int) -> None:
         assert len(pairs) == nodes // 2
     met = [pair for pairs in rounds for pair in pairs]
     assert sorted(met) == [(a, b) for a in range(nodes) for b in range(a + 1, nodes)]
+
+
+def test_passes_probe_each_pair_again_beside_other_pairs() -> None:
+    rounds = schedule(8, 3)
+    assert len(rounds) == 21
+    met = [pair for pairs in rounds for pair in pairs]
+    assert sorted(met) == sorted([(a, b) for a in range(8) for b in range(a + 1, 8)] * 3)
+    beside = {tuple(pairs) for pairs in rounds if (0, 1) in pairs}
+    assert len(beside) > 1
+
+
+def test_passes_combine_to_the_shortest_way_and_the_thinnest_share() -> None:
+    first, second = Reading(latency=2.0, there=5.0, back=9.0), Reading(latency=3.0, there=7.0, back=8.0)
+    assert combine([first, second]) == Reading(latency=2.0, there=5.0, back=8.0)
+    assert combine([first, Reading(trouble="timed out")]).trouble == "timed out"
 
 
 def test_assemble_is_symmetric_and_keeps_the_worse_way() -> None:
@@ -76,11 +102,12 @@ def test_a_lost_probe_is_tried_again() -> None:
         def cut_then_pass() -> None:
             for _ in range(ATTEMPTS - 1):
                 front.accept()[0].close()
-            client, _ = front.accept()
-            behind = socket.create_connection(real)
-            taken.extend((client, behind))
-            for source, target in ((client, behind), (behind, client)):
-                threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+            for _ in range(2):  # one connection for echoes and the way there, one for the way back
+                client, _ = front.accept()
+                behind = socket.create_connection(real)
+                taken.extend((client, behind))
+                for source, target in ((client, behind), (behind, client)):
+                    threading.Thread(target=_pump, args=(source, target), daemon=True).start()
 
         threading.Thread(target=cut_then_pass, daemon=True).start()
         reading = probe_pair(front.getsockname(), token, QUICK)
