@@ -1,7 +1,7 @@
 """A small convolutional network with batch norm on two ranks; the only new line is dovetail.distribute().
 
-Run it:  torchrun --standalone --nproc-per-node 2 examples/train_cnn.py
-Over a hub:  dovetail hub --bind 127.0.0.1 &  then  DOVETAIL_HUBS=127.0.0.1:7070 torchrun ... examples/train_cnn.py
+Run: torchrun --standalone --nproc-per-node 2 examples/train_cnn.py
+Over a hub: dovetail hub --bind 127.0.0.1 &  then  DOVETAIL_HUBS=127.0.0.1:7070 torchrun ... examples/train_cnn.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A small transformer with tied embeddings: accumulation, clipping, a checkpoint and a timeline.
 
-Run it:  torchrun --standalone --nproc-per-node 2 examples/train_transformer.py
+Run: torchrun --standalone --nproc-per-node 2 examples/train_transformer.py
 """
 
 from __future__ import annotations
