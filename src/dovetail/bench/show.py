@@ -24,7 +24,7 @@ def train_table(result: TrainResult) -> Group:
         f"(one stream gets {format_rate(result.measured_rate)}), compute {format_seconds(result.compute_s)}"
     )
     names = ("hosts", "iteration", "vs DDP", "floor", "bound", "of bound", "alpha", "idle")
-    table = _table(title, ("system",), names)
+    table = _table(("system",), names)
     base = next((s.iteration_s.median for s in result.systems if s.name == "ddp"), None)
     for s in result.systems:
         table.add_row(
@@ -38,14 +38,14 @@ def train_table(result: TrainResult) -> Group:
             "" if s.alpha is None else f"{s.alpha:.2f}",
             f"{s.cpu_idle:.0%}",
         )
-    return _with_notes(table, result.notes)
+    return _under(title, table, result.notes)
 
 
 def allreduce_table(result: AllreduceResult) -> Group:
     """A row for each size and system."""
     stream = format_rate(result.measured_rate)
     title = f"sum over {result.workers} workers, {format_rate(result.rate)} (one stream gets {stream})"
-    table = _table(title, ("size", "system"), ("hosts", "time", "min to max", "bound", "of bound"))
+    table = _table(("size", "system"), ("hosts", "time", "min to max", "bound", "of bound"))
     rows = [(size.nbytes, system, size) for system in result.systems for size in system.sizes]
     for nbytes, system, size in sorted(rows, key=lambda row: row[0]):
         table.add_row(
@@ -57,17 +57,17 @@ def allreduce_table(result: AllreduceResult) -> Group:
             format_seconds(size.bound_s),
             f"{size.median_s / size.bound_s:.2f}x" if size.bound_s else "",
         )
-    return _with_notes(table, result.notes)
+    return _under(title, table, result.notes)
 
 
 def urgent_table(result: UrgentResult) -> Group:
     """Priority beside first in, first out."""
     small, large = format_bytes(result.small_bytes), format_bytes(result.large_bytes)
     title = f"the most urgent {small} at the peer while {large} travel, {format_rate(result.rate)}"
-    table = _table(title, ("order",), ("median", "min to max"))
+    table = _table(("order",), ("median", "min to max"))
     for order, times in (("by priority", result.priority_s), ("first in, first out", result.fifo_s)):
         table.add_row(order, format_seconds(times.median), _range(times))
-    return _with_notes(table, result.notes)
+    return _under(title, table, result.notes)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def give(result: TrainResult | AllreduceResult | UrgentResult, json: str | None)
             raise BadInput(f"cannot write {json}: {error.strerror}") from None
 
 
-def _table(title: str, words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
+def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
     table = Table(
         title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold"
     )
@@ -112,5 +112,5 @@ def _range(times: Times) -> str:
     return f"{format_seconds(times.min)} to {format_seconds(times.max)}"
 
 
-def _with_notes(table: Table, notes: tuple[str, ...]) -> Group:
-    return Group(table, *(Text(f"note: {note}") for note in notes))
+def _under(title: str, table: Table, notes: tuple[str, ...]) -> Group:
+    return Group(Text(title), table, *(Text(f"note: {note}") for note in notes))
