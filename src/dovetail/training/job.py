@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -57,8 +58,10 @@ class Job:
         self.engine = engine
         self.recorder = recorder
         self.guard = Guard(self, slots)
-        self.order = FirstUse(self.slots)
-        self.replan: Callable[[], Engine | None] | None = None  # asked once, before the second round
+        self.waited = 0.0  # seconds this thread has stood still for results
+        self.looks = 1  # iterations whose order of use is still recorded
+        self.order = FirstUse(self.slots, self._own_time)
+        self.replan: Callable[[int], Engine | None] | None = None  # asked before every round but the first
         self.barrier = False  # the plan wants every result in place before the next forward pass
         self.syncing = True  # False inside no_sync
         self.steps = 0
@@ -90,14 +93,14 @@ class Job:
                 )
             if not self._collecting:
                 self._open_round()
-            if self.replan is not None:
+            if self.guard.recording:
                 self.order.made(slot)
             self._send(slot, self._dense(slot))
 
     def _open_round(self) -> None:
         self.settle_all()
-        if self._round == 1 and self.replan is not None:
-            self._swap(self.replan())
+        if self._round and self.replan is not None:
+            self._swap(self.replan(self._round))
         self._round += 1
         self._collecting = self._fresh = True
         self.engine.begin(self._round, self.update.prepare())
@@ -111,7 +114,6 @@ class Job:
 
     def _swap(self, engine: Engine | None) -> None:
         """Go on with another engine from here, if there is one."""
-        self.replan = None
         if engine is not None:
             self.engine = engine
             self._round = 0
@@ -204,14 +206,23 @@ class Job:
             late = [slot.index for slot in wanted if not self._here(slot)]
             if late:
                 self._apply(self._arrived())  # useful work while the network is busy
-                with self.recorder.waiting(self.slots[late[0]].name):
-                    self.engine.wait(late, self._round)
+                self._wait(late)
             for slot in wanted:
                 self._land(slot)
             self._apply([slot for slot in wanted if slot.due] + self._arrived(beside=wanted))
         stale = next((slot for slot in wanted if slot.steps != self.steps), None)
         if stale is not None:
             raise Misuse(f"{stale.name!r} was read at step {stale.steps} although step {self.steps} was called")
+
+    def _wait(self, indices: Sequence[int]) -> None:
+        begun = time.monotonic()
+        with self.recorder.waiting(self.slots[indices[0]].name):
+            self.engine.wait(indices, self._round)
+        self.waited += time.monotonic() - begun
+
+    def _own_time(self) -> float:
+        """A clock that stands still while this thread waits for results."""
+        return time.monotonic() - self.waited
 
     def _here(self, slot: Slot) -> bool:
         return not slot.flying or self.engine.completed(slot.index) >= self._round
@@ -278,8 +289,7 @@ class Job:
         if slot.flying and not self.update.remote:
             with torch._C.DisableTorchFunction():
                 if not self._here(slot):
-                    with self.recorder.waiting(slot.name):
-                        self.engine.wait([slot.index], self._round)
+                    self._wait([slot.index])
                 self._land(slot)
 
     def drop_grad(self, slot: Slot, *, set_to_none: bool) -> None:
@@ -312,7 +322,8 @@ class Job:
         with torch._C.DisableTorchFunction():
             self.close_round()
             due = self.update.schedule(self._by_use)
-            self._fresh = self.guard.recording = False
+            self._fresh = False
+            self._look_again()
             self.steps += 1
             for slot in self.slots:
                 slot.steps = self.steps
@@ -341,11 +352,18 @@ class Job:
 
     def whole_step(self) -> None:
         """The counterpart of `step` when the optimizer has stepped everything at once."""
-        self._fresh = self.guard.recording = False
+        self._fresh = False
+        self._look_again()
         self.steps += 1
         for slot in self.slots:
             slot.steps = self.steps
         self.recorder.step(self.steps)
+
+    def _look_again(self) -> None:
+        self.looks -= 1
+        self.guard.recording = self.looks > 0
+        if self.guard.recording:
+            self.order = FirstUse(self.slots, self._own_time)
 
     def forward_begins(self) -> None:
         """The model is called: parameters that no torch function was seen to read (compiled code) are needed now."""

@@ -26,6 +26,7 @@ from dovetail.training.slots import DTYPES, Slot
 
 T = TypeVar("T")
 
+AUTO, FIRST = "auto", "p3"  # what `auto` starts with until it knows more
 _PATIENCE = 300.0  # seconds that a rank's first iteration may be slower than another's
 _UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # passes that weigh startup against size need some link
 
@@ -92,54 +93,65 @@ def _difference(zero: list[str], theirs: list[str], rank: int) -> str:
 
 
 class Opener:
-    """Plans and opens sessions for one job: a first one, and a better one when the order of use is known."""
+    """Plans and opens sessions for one job: a first one, and others when more is known."""
 
     def __init__(self, setting: Setting, slots: list[Slot], rule: Rule | None) -> None:
-        self._setting = setting
+        self.setting = setting
+        self.place = "worker" if rule is None else "hub"
         self._rule = rule
         self._slots = slots
-        self._name = ""
+        self.name = ""
+        self._opened = 0
         self._rank, self.world = dist.get_rank(), dist.get_world_size()
         self.store: Any = dist.distributed_c10d._get_default_store()
-        self.plan = self._make_plan(registration(slots))
+        self.plan = self.make_plan(registration(slots))
 
-    def _make_plan(self, profile: Profile) -> Plan:
-        rate = self._setting.options.rate
+    def make_plan(self, profile: Profile) -> Plan:
+        """The policy's plan for what is known of the model."""
+        rate = self.setting.options.rate
         link = Link(startup=_UNKNOWN_LINK.startup, bandwidth=rate) if rate else _UNKNOWN_LINK
-        cluster = Cluster.uniform(workers=self.world, link=link, hubs=len(self._setting.hubs))
-        place = "worker" if self._rule is None else "hub"
-        return make_plan(profile, cluster, self._setting.policy, aggregation=self._setting.aggregation, update=place)
+        cluster = Cluster.uniform(workers=self.world, link=link, hubs=len(self.setting.hubs))
+        policy = FIRST if self.setting.policy == AUTO else self.setting.policy
+        return make_plan(profile, cluster, policy, aggregation=self.setting.aggregation, update=self.place)
+
+    @property
+    def meeting_host(self) -> str:
+        """The host whose route tells which of our interfaces the job uses."""
+        return self.setting.options.facing or str(getattr(self.store, "host", "") or "localhost")
+
+    def agreed(self, topic: str, make: Callable[[], T], kind: Any) -> T:
+        """What rank 0 makes, on every rank; all ranks call it."""
+        meeting = Meeting(self.store, rank=self._rank, world=self.world, name=f"{self.name}/{topic}", seconds=_PATIENCE)
+        if self._rank == 0:
+            try:
+                meeting.publish(topic, msgspec.json.encode(make()))
+            except Exception as error:
+                meeting.spoil(error)
+                raise
+        text = meeting.read(topic, bytes, waits_for="rank 0, which plans the transfers")
+        found: T = msgspec.json.decode(text, type=kind)
+        return found
 
     def first(self, name: str) -> Session:
         """A session that takes parameters to be used as they were registered."""
-        self._name = name
-        return self._open(name)
+        self.name = name
+        return self.open(self.plan)
 
-    def again(self, profile: Profile) -> Session | None:
-        """A session for rank 0's recorded order, or None when that plan is the one in force; all ranks call it."""
-        meeting = Meeting(self.store, rank=self._rank, world=self.world, name=f"{self._name}/order", seconds=_PATIENCE)
-        if self._rank == 0:
-            plan = self._make_plan(profile)
-            same = plan.transfers == self.plan.transfers
-            meeting.publish("plan", b"" if same else msgspec.json.encode(plan))
-        text = meeting.read("plan", bytes, waits_for="rank 0, which plans the order of transfers")
-        if not text:
-            return None
-        self.plan = msgspec.json.decode(text, type=Plan)
-        return self._open(f"{self._name}-2")
-
-    def _open(self, name: str) -> Session:
+    def open(self, plan: Plan) -> Session:
+        """A session that runs `plan`; all ranks call it."""
+        self.plan = plan
+        self._opened += 1
+        sizes = {p.name: p.nbytes for p in plan.params}
         return Session.open(
             store=self.store,
             rank=self._rank,
             world=self.world,
-            plan=self.plan,
+            plan=plan,
             tensors=[
-                TensorSpec(p.name, p.nbytes, DTYPES[slot.param.dtype], slot.group)
-                for p, slot in zip(self.plan.params, self._slots, strict=True)
+                TensorSpec(slot.name, sizes[slot.name], DTYPES[slot.param.dtype], slot.group) for slot in self._slots
             ],
-            hubs=self._setting.hubs,
+            hubs=self.setting.hubs,
             rule=self._rule,
-            options=self._setting.options,
-            namespace=name,
+            options=self.setting.options,
+            namespace=f"{self.name}-{self._opened}",
         )

@@ -18,9 +18,10 @@ from dovetail.training.buffers import broadcast_from_zero
 from dovetail.training.hooks import attach
 from dovetail.training.hub_update import HubUpdate
 from dovetail.training.job import Engine, Job
-from dovetail.training.opening import Opener, form
+from dovetail.training.opening import AUTO, Opener, form
 from dovetail.training.overrides import Overrides
 from dovetail.training.record import Recorder
+from dovetail.training.replanning import Auto, Once, Replanner
 from dovetail.training.slots import Slot
 from dovetail.training.solo import Solo
 from dovetail.training.update import WorkerUpdate
@@ -67,6 +68,8 @@ class Running:
                 broadcast_from_zero([*model.parameters(), *(slot.param for slot in prepared.slots)])
                 broadcast_from_zero(model.buffers())
                 self.job.barrier = opener.plan.barrier
+                self._replanner: Replanner = Auto(opener) if opener.setting.policy == AUTO else Once(opener)
+                self.job.looks = self._replanner.looks
                 self.job.replan = self._replan
             if isinstance(update, HubUpdate) and session is not None:
                 update.attach(session)
@@ -85,21 +88,26 @@ class Running:
             engine.close()
             raise
 
-    def _replan(self) -> Engine | None:
-        """The order of use is known: go over to the plan made for it, if that is another one."""
+    def _replan(self, rounds: int) -> Engine | None:
+        """Go over to another plan where there is reason to; all ranks come here before the same round."""
         opener, update, before = self._prepared.opener, self._prepared.update, self.job.engine
         assert opener is not None
+        plan = self._replanner.next(rounds, self.job.order.profile)
+        if self._replanner.done:
+            self.job.replan = None
+        if plan is None:
+            self.job.follow(opener.plan.order)
+            return None
         if isinstance(update, HubUpdate):
             update.pull()
-        session = opener.again(self.job.order.profile())
-        self.job.follow(opener.plan.order)
-        if session is None:
-            return None
+        session = opener.open(plan)
+        self.job.follow(plan.order)
+        self.job.barrier = plan.barrier
         if isinstance(update, HubUpdate):
             update.attach(session)
         self._collect_spans()
-        self._rounds_before = 1
-        before.close()  # every rank has all results of the first round, or it would not have come here
+        self._rounds_before += rounds
+        before.close()  # every rank has all results of the rounds before, or it would not have come here
         return session
 
     def timeline(self) -> Timeline:

@@ -1,0 +1,60 @@
+"""`auto` keeps what measures best, prefers its prediction among equals, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.bench.models import profile_of
+from dovetail.network.model import Cluster, Link
+from dovetail.training.choosing import MOST, ROUNDS, Candidate, Trials, shortlist, verdict
+
+PROFILE = profile_of("vgg19", compute=1.0, scale=1 / 16)
+CLUSTER = Cluster.uniform(workers=4, link=Link(startup=50e-6, bandwidth=62.5e6))
+
+
+@pytest.fixture(scope="module")
+def short() -> list[Candidate]:
+    return shortlist(PROFILE, CLUSTER, aggregation=None, place="worker")
+
+
+def test_ddp_is_always_tried_and_the_best_prediction_comes_first(short: list[Candidate]) -> None:
+    assert sum(c.plan.policy == "ddp" for c in short) == 1
+    assert len(short) == MOST
+    assert [c.predicted for c in short] == sorted(c.predicted for c in short)
+    assert short[0].plan.policy != "ddp", "on a slow network something must beat DDP's schedule"
+
+
+@pytest.mark.parametrize(("aggregation", "place"), [("ring", "worker"), ("shuffle", "hub"), ("tree", "worker")])
+def test_what_the_user_fixed_stays_fixed(aggregation: str, place: str) -> None:
+    found = shortlist(PROFILE, CLUSTER, aggregation=aggregation, place=place)
+    assert {c.plan.aggregation for c in found} == {aggregation}
+    assert {c.plan.update for c in found} == {place}
+
+
+def test_each_candidate_gets_its_rounds_and_the_first_is_not_counted(short: list[Candidate]) -> None:
+    trials = Trials(short)
+    clock, ends = 0.0, []
+    for number in range(1, 2 * (ROUNDS + 1) + 1):
+        over = trials.round_begins(clock)
+        if over:
+            ends.append(number)
+            trials.advance()
+        clock += 9.0 if number % (ROUNDS + 1) == 1 else 1.0 + trials.at
+    assert ends == [ROUNDS + 1, 2 * (ROUNDS + 1)]
+    assert trials.measured == [1.0, 2.0]
+
+
+def test_the_slowest_rank_decides(short: list[Candidate]) -> None:
+    kept, _ = verdict(short, [[1.0, 0.9, 2.0], [1.0, 1.5, 2.0]])
+    assert kept == 0
+
+
+def test_reality_wins_over_prediction_and_the_line_says_so(short: list[Candidate]) -> None:
+    kept, line = verdict(short, [[1.0, 0.8, 2.0], [1.0, 0.85, 2.0]])
+    assert kept == 1
+    assert short[1].plan.policy in line
+    assert "was predicted best but took 1 s" in line
+
+
+def test_a_hair_faster_is_not_clearly_faster(short: list[Candidate]) -> None:
+    assert verdict(short, [[1.0, 0.99, 2.0]])[0] == 0
