@@ -98,9 +98,7 @@ def give(result: TrainResult | AllreduceResult | UrgentResult, json: str | None)
 
 
 def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
-    table = Table(
-        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold"
-    )
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in words:
         table.add_column(name, no_wrap=True)
     for name in figures:
