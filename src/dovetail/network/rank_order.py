@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dovetail.network.collective import DEFAULT_SIZE, Prices, algorithm_name, cost_model
-from dovetail.network.rank_search import EXHAUSTIVE, best_of_all, local_search
+from dovetail.network.rank_search import EXHAUSTIVE, best_of_all, best_rotation, local_search
 from dovetail.network.rank_solver import improve
 from dovetail.network.tour import shortest_ring
 
@@ -59,6 +59,8 @@ def rank_order(
     )
     found = [given, tour, tour[::-1]]
     if not ring_only:
+        # The tour keeps racks whole; where it begins decides whether they fill whole blocks of a cube or tree.
+        found += [best_rotation(model, tour), best_rotation(model, tour[::-1])]
         rng = np.random.default_rng(seed)
         for start, share in ((min(found, key=price), 0.6), (given, 0.8)):
             found.append(local_search(model, start, rng=rng, kicks=20, expired=before(share)))

@@ -21,6 +21,17 @@ def best_of_all(model: Model, count: int) -> list[int]:
     return [int(node) for node in orders[int(np.argmin(model(orders)[0]))]]
 
 
+def best_rotation(model: Model, order: list[int]) -> list[int]:
+    """The rotation of `order` of least cost, then of the least finer measure."""
+    ranked = []
+    for first in range(0, len(order), BATCH):
+        shifts = range(first, min(first + BATCH, len(order)))
+        costs, fines = model(np.array([order[s:] + order[:s] for s in shifts], dtype=np.intp))
+        ranked += list(zip(costs.tolist(), fines.tolist(), shifts, strict=True))
+    shift = min(ranked)[2]
+    return order[shift:] + order[:shift]
+
+
 def local_search(
     model: Model, start: list[int], *, rng: np.random.Generator, kicks: int, expired: Callable[[], bool]
 ) -> list[int]:

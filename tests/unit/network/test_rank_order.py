@@ -91,6 +91,14 @@ def test_racks_stay_together(algorithm: str) -> None:
     assert collective_cost(matrix, order, algorithm=algorithm) <= collective_cost(matrix, algorithm=algorithm)
 
 
+@pytest.mark.parametrize(("algorithm", "inside", "across"), [("halving-doubling", 4, 3), ("bcube", 2, 2)])
+def test_racks_fill_whole_blocks_of_a_cube(algorithm: str, inside: int, across: int) -> None:
+    """128 nodes in racks of 16: the first rounds stay in the racks (bcube: 64 of them in a cube, after folding)."""
+    matrix = racks(128, 16, seed=8)
+    cost = collective_cost(matrix, rank_order(matrix, algorithm, time_limit=3), algorithm=algorithm)
+    assert cost <= 1.2 * (inside * 10e-6 + across * 60e-6)
+
+
 def test_a_ring_crosses_each_rack_border_once() -> None:
     matrix = racks(32, 8, seed=5)
     order = rank_order(matrix, "ring", time_limit=2)
