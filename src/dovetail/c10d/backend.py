@@ -23,8 +23,6 @@ AGGREGATION = "shuffle"
 MEETING = 60.0  # seconds that the engine's opening may take; torch's own rendezvous has just succeeded
 MOST_KINDS = 256  # sizes the engine keeps a channel for; a script with more has its others reduced by Gloo
 
-_REDUCES = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
-
 
 class DovetailGroup(dist.ProcessGroup):
     """Everything torch asks of a group; the choice of engine depends only on what is equal on all ranks."""
@@ -33,6 +31,7 @@ class DovetailGroup(dist.ProcessGroup):
         super().__init__(plain.rank(), plain.size())  # type: ignore[call-arg]  # the form without a store
         self._plain = plain  # torch's own backends; also our own default, for what we do not override
         self._reducer = reducer  # None in a group of one
+        self.reduced = 0  # calls that the engine ran
         self._kinds: set[tuple[torch.dtype, int, bool]] = set()
         if reducer is not None:
             weakref.finalize(self, reducer.close)
@@ -65,12 +64,14 @@ class DovetailGroup(dist.ProcessGroup):
 
     def _reduce(self, tensors: list[torch.Tensor], op: Any) -> dist.Work:
         assert self._reducer is not None
+        self.reduced += 1
         call = Call(tensors, self.size() if op == dist.ReduceOp.AVG else 1)
         self._reducer.submit(call)
         return ReduceWork(call, tensors)
 
     def _ours(self, tensors: list[torch.Tensor], op: Any) -> bool:
-        if self._reducer is None or not tensors or op not in _REDUCES:
+        # torch's operation knows its kinds, but not the other way round: it must stand on the left.
+        if self._reducer is None or not tensors or not (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG):
             return False
         dtype = tensors[0].dtype
         if dtype not in DTYPES:

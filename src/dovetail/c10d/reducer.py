@@ -17,7 +17,7 @@ from dovetail.engine.collectives import IN_FLIGHT, Collectives, Pending
 from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
-SLICE = 0.005  # seconds the thread waits for the oldest call before it looks at the younger ones
+SLICE = 0.25  # seconds the thread waits for the oldest call before it looks whether the group is being closed
 PATIENCE = 5.0  # seconds that closing waits for the thread
 
 Kind = tuple[int, torch.dtype, int]
@@ -36,8 +36,9 @@ class Reducer:
         self._calls: Collectives | None = None
         self._broken: DovetailError | None = None
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._name = name
+        with self._turn:  # the thread looks who leads
+            self._leader = self._start(self._run)
         # A thread inside native code must not outlive the interpreter.
         atexit.register(self.close)
 
@@ -49,6 +50,9 @@ class Reducer:
             else:
                 self._queued.append(call)
             self._turn.notify()
+            if threading.current_thread() is self._leader:
+                # A callback that starts a call may also wait for it: somebody else must complete it.
+                self._leader = self._start(self._lead)
 
     def loss(self, within: float = 0.0) -> DovetailError | None:
         """What ended the job, if something did; a connection that has just broken is told within a moment."""
@@ -69,12 +73,16 @@ class Reducer:
             self._closing = True
             self._turn.notify()
         atexit.unregister(self.close)
-        if self._thread is not threading.current_thread():
-            self._thread.join(PATIENCE)
+        if self._leader is not threading.current_thread():
+            self._leader.join(PATIENCE)
         if self._session is not None:
             self._session.close()
-        with self._turn:  # only now does nobody write to the buffers any more
-            self._drop_all()
+        self._drop_all()  # only now does nobody write to the buffers any more
+
+    def _start(self, task: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=task, name=self._name, daemon=True)
+        thread.start()
+        return thread
 
     def _has_room(self, call: Call) -> bool:
         """Whether the engine can take the call without waiting for an older one."""
@@ -110,7 +118,13 @@ class Reducer:
                 self._session, self._calls = session, Collectives(session)
             if self._closing:
                 session.close()
-        while self._step():
+        self._lead()
+
+    def _lead(self) -> None:
+        """Issue what waits in line and complete what is done, until another thread leads."""
+        with self._turn:
+            me = threading.current_thread()
+        while self._leader is me and self._step():
             pass
 
     def _step(self) -> bool:
@@ -119,30 +133,30 @@ class Reducer:
                 self._turn.wait()
             if self._closing:
                 return False
+            while self._broken is None and self._queued and self._has_room(self._queued[0]):
+                self._issue(self._queued.popleft())
+            oldest = self._flying[0] if self._flying else None
+        if oldest is None:
             if self._broken is not None:
                 self._drop_all()
-                return True
-            while self._queued and self._has_room(self._queued[0]):
-                self._issue(self._queued.popleft())
-            if not self._flying:
-                return True
-            oldest = self._flying[0]
+            return True
+        # In the order of the calls: a callback that starts another collective does so in the same order everywhere.
+        ended = True
         with contextlib.suppress(DovetailError):  # the call keeps its error
-            oldest.wait(SLICE)
+            ended = oldest.wait(SLICE)
         with self._turn:
-            finished = [call for call in self._flying if call.done()]
-            self._flying = deque(call for call in self._flying if call not in finished)
-        for call in finished:
-            with contextlib.suppress(DovetailError):
-                call.wait(0.0)
+            if ended and self._flying and self._flying[0] is oldest:
+                self._flying.popleft()
         return True
 
     def _drop_all(self) -> None:
         reason = self._broken or Misuse("the process group was destroyed while an all_reduce was under way")
-        for call in (*self._queued, *self._flying):
+        with self._turn:
+            dropped = (*self._queued, *self._flying)
+            self._queued.clear()
+            self._flying.clear()
+        for call in dropped:
             call.finish(reason)
-        self._queued.clear()
-        self._flying.clear()
 
 
 def _kind(call: Call) -> Kind:
