@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
+import networks
 import torch
 import torch.distributed as dist
 from networks import OPTIMIZERS, Side, both, dovetailed, in_flight
@@ -193,8 +193,6 @@ def unused_parameters() -> None:
             )
             return self.last(y)
 
-    import networks
-
     networks.NETWORKS["forked"] = Forked
 
     def loop(side: Side) -> list[float]:
@@ -274,159 +272,6 @@ def moving_average_after_step() -> None:
 
     for update in ("worker", "hub"):
         both(loop, _sgd, update=update, **SLOW)
-
-
-def closures_and_whole_optimizers() -> None:
-    def loop(side: Side) -> list[float]:
-        def closure() -> torch.Tensor:
-            side.optimizer.zero_grad()
-            loss = side.loss(0)
-            loss.backward()
-            return loss
-
-        return [float(side.optimizer.step(closure)) for _ in range(3)]
-
-    class Mine(torch.optim.SGD):
-        """A class that dovetail does not know."""
-
-    both(loop, _sgd, update="worker")
-    both(loop, lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=3), update="worker")
-    both(lambda side: [side.step(i) for i in range(3)], lambda m: Mine(m.parameters(), lr=0.1, momentum=0.5))
-
-
-def every_optimizer_of_torch() -> None:
-    for name in ("RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "ASGD", "Rprop"):
-        both(
-            lambda side: [side.step(i) for i in range(3)],
-            lambda m, name=name: getattr(torch.optim, name)(m.parameters(), lr=0.01),  # type: ignore[misc]
-        )
-    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.AdamW(m.parameters(), fused=True))
-    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.Adam(m.parameters(), foreach=True))
-
-
-def step_hooks_fire_once() -> None:
-    side = dovetailed("mlp", _sgd)
-    calls: list[str] = []
-    side.optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
-    side.optimizer.register_step_post_hook(lambda *_: calls.append("post"))
-    side.step(0)
-    side.step(1)
-    side.model.state_dict()
-    assert calls == ["pre", "post"] * 2
-    shutdown(side.model)
-
-
-def gradient_scaler() -> None:
-    def loop(side: Side) -> list[float]:
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-        scales = []
-        for i in range(4):
-            side.optimizer.zero_grad()
-            loss = side.loss(i)
-            if i == 1 and dist.get_rank() == 1:
-                loss = loss * float("inf")  # one rank overflows: both must skip
-            scaler.scale(loss).backward()
-            scaler.step(side.optimizer)
-            scaler.update()
-            scales.append(scaler.get_scale())
-        return scales
-
-    both(loop, _sgd, update="worker", **SLOW)
-
-
-def checkpointed_layers() -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    def loop(side: Side) -> list[float]:
-        losses = []
-        model: Any = side.model
-        for i in range(3):
-            side.optimizer.zero_grad()
-            x = torch.ones(2, 8) * (i + dist.get_rank())
-            hidden = checkpoint(lambda v: torch.relu(model.first(v)), x, use_reentrant=False)
-            loss = model.last(torch.relu(model.middle(hidden))).square().mean()
-            loss.backward()
-            losses.append(loss.item())
-            side.optimizer.step()
-        return losses
-
-    side = dovetailed("mlp", _sgd, **SLOW)
-    assert loop(side)[2] > 0
-    shutdown(side.model)
-
-
-def models_called_in_pieces() -> None:
-    """Nobody calls the root module: functional uses and single layers are guarded all the same."""
-
-    def loop(side: Side) -> list[float]:
-        model: Any = side.model
-        seen = []
-        for i in range(3):
-            side.optimizer.zero_grad()
-            x = torch.ones(2, 8) * (i + 1 + dist.get_rank())
-            y = nn.functional.linear(torch.relu(model.first(x)), model.middle.weight) @ model.last.weight.t()
-            loss = y.square().mean() + model.middle.bias.sum() + model.last.bias.sum()
-            loss.backward()
-            grads = [p.grad for p in model.parameters()]
-            if not side.dovetail:
-                for g in grads:
-                    dist.all_reduce(g)
-                    g /= 2
-            side.optimizer.step()
-            seen.append(loss.item())
-        return seen
-
-    both(loop, _sgd, **SLOW)
-
-
-class _ReadsMemory(torch.autograd.Function):
-    """As a C++ kernel does: no torch function sees the read."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, memory: Any) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x * torch.tensor(memory.copy())
-
-    @staticmethod
-    def backward(ctx: Any, *outputs: torch.Tensor) -> Any:
-        return None, (outputs[0] * ctx.saved_tensors[0]).sum(0), None
-
-
-def functions_that_read_memory() -> None:
-    class Kernel(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8))
-            self.last = nn.Linear(8, 3)
-            self.memory: Any = None
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if self.memory is None:
-                self.memory = self.weight.detach().numpy()
-            return self.last(_ReadsMemory.apply(x, self.weight, self.memory))
-
-    import networks
-
-    networks.NETWORKS["kernel"] = Kernel
-
-    def loop(side: Side) -> list[float]:
-        side.network = "mlp"
-        return [side.step(i) for i in range(4)]
-
-    both(loop, _sgd, network="kernel", **SLOW)
-    assert "guard" not in torch.autograd.Function.apply.__func__.__module__  # type: ignore[attr-defined]
-
-
-def copies_train_alone() -> None:
-    side = dovetailed("mlp", _sgd, **SLOW)
-    side.step(0)
-    alone = copy.deepcopy(side.model)
-    optimizer = _sgd(alone)
-    if dist.get_rank() == 0:  # no other rank takes part
-        alone(torch.ones(2, 8)).sum().backward()
-        optimizer.step()
-    side.step(1)
-    shutdown(side.model)
 
 
 ALL = [
