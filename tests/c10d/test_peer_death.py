@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,82 +15,74 @@ from behaviours_training import Net, batch
 from harness import ranks, reach
 from torch.nn.parallel import DistributedDataParallel
 
-from dovetail.errors import PeerLost
-
-BOUND = 5.0
-SILENCE = 4.0  # seconds, the engine's own limit
+BOUND = 5.0  # seconds from a death to the error
+SILENCE = 4.0  # seconds after which the engine takes silence for death
 
 
-def start(rank: int) -> None:
+def start() -> DistributedDataParallel:
     import dovetail.c10d  # noqa: F401
 
     torch.set_num_threads(1)
     dist.init_process_group("dovetail", timeout=timedelta(minutes=10))
-    dist.all_reduce(torch.ones(3))
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.01)
+    model(batch(0, 0)[0]).sum().backward()
     dist.barrier()
     reach("going")
-
-
-def reduce_forever(rank: int, size: int) -> None:
-    start(rank)
-    data = torch.ones(50_000)
-    while True:
-        dist.all_reduce(data, op=dist.ReduceOp.AVG)
-
-
-def futures_forever(rank: int, size: int) -> None:
-    start(rank)
-    data = torch.ones(50_000)
-    while True:
-        dist.all_reduce(data, op=dist.ReduceOp.AVG, async_op=True).get_future().wait()
+    return model
 
 
 def train_forever(rank: int, size: int) -> None:
-    start(rank)
-    model = DistributedDataParallel(Net(), bucket_cap_mb=0.01)
+    model = start()
     while True:
         model(batch(rank, 0)[0]).sum().backward()
 
 
-def gather_forever(rank: int, size: int) -> None:
-    start(rank)
-    while True:
-        dist.all_gather_into_tensor(torch.zeros(size * 9), torch.ones(9))
-
-
-def barrier_forever(rank: int, size: int) -> None:
-    start(rank)
-    while True:
-        dist.barrier()
-
-
-def compute_then_reduce(rank: int, size: int) -> None:
-    start(rank)
+def outlive(rank: int, size: int, first: str) -> dict[str, tuple[str, float]]:
+    """Rank 0 is lost in the middle of `first`; every call after that must fail as well, and at once."""
+    model = start()
     if rank == 0:
         signal.pause()
-    dist.all_reduce(torch.ones(9))  # rank 0 dies long before it comes here
+    data = torch.ones(5000)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(data),
+        "future": lambda: dist.all_reduce(data, async_op=True).get_future().wait(),
+        "backward": lambda: model(batch(rank, 0)[0]).sum().backward(),
+        "gather": lambda: dist.all_gather_into_tensor(torch.zeros(size * 9), torch.ones(9)),
+        "barrier": dist.barrier,
+    }
+    said: dict[str, tuple[str, float]] = {}
+    for name in (first, *(name for name in calls if name != first)):
+        begun = time.monotonic()
+        try:
+            calls[name]()
+        except (ConnectionError, RuntimeError) as error:
+            said[name] = (str(error), time.monotonic() - begun)
+        else:
+            said[name] = ("nothing", time.monotonic() - begun)
+    return said
 
 
-LOOPS = (reduce_forever, futures_forever, train_forever, gather_forever, barrier_forever, compute_then_reduce)
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_survivors_name_a_killed_rank(loop: Callable[..., Any]) -> None:
-    with ranks(3, loop) as group:
+def test_survivors_of_a_kill_in_the_middle_of_training_name_the_rank() -> None:
+    with ranks(3, train_forever) as group:
         group.wait_for("going", within=60)
         group.kill(0)
-        errors = group.errors(within=BOUND)
-        # Through a future or through DDP, torch makes a RuntimeError of it and keeps the words.
-        assert set(errors) == {1, 2}
-        assert all(issubclass(kind, PeerLost | RuntimeError) for kind in errors.values()), errors
+        assert set(group.errors(within=BOUND)) == {1, 2}
         assert all("rank 0 at " in text for text in group.messages().values()), group.messages()
 
 
-@pytest.mark.parametrize("loop", [train_forever, barrier_forever], ids=lambda loop: loop.__name__)
-def test_survivors_name_a_rank_that_fell_silent(loop: Callable[..., Any]) -> None:
-    with ranks(2, loop) as group:
+@pytest.mark.parametrize(
+    ("sign", "first", "limit"),
+    [(signal.SIGKILL, "future", BOUND), (signal.SIGSTOP, "barrier", SILENCE + BOUND)],
+    ids=["killed", "silent"],
+)
+def test_every_call_of_a_survivor_fails_and_names_the_rank(sign: signal.Signals, first: str, limit: float) -> None:
+    with ranks(2, outlive, args=(first,)) as group:
         group.wait_for("going", within=60)
-        group.kill(1, signal.SIGSTOP)
-        assert set(group.errors(within=SILENCE + BOUND)) == {0}
-        assert "rank 1 at " in group.messages()[0]
-        assert "silent" in group.messages()[0]
+        time.sleep(0.3)  # so that the survivor waits inside the first call
+        begun = time.monotonic()
+        group.kill(0, sign)
+        said = group.results(30)[1]
+        assert time.monotonic() - begun < limit + BOUND
+        assert all("rank 0 at " in text for text, _ in said.values()), said
+        assert said.pop(first)[1] < limit
+        assert all(seconds < 2.0 for _, seconds in said.values()), said
