@@ -224,6 +224,8 @@ class C10dSession:
         group: dist.ProcessGroup = self._group
         if kind == REDUCE:
             return group.allreduce([flat.whole])
+        if flat.exchanged is not None:
+            return group.alltoall_base(flat.exchanged, flat.whole, [], [], dist.AllToAllOptions())
         return group._reduce_scatter_base(flat.shard, flat.whole, dist.ReduceScatterOptions())
 
     def _learn_order(self) -> None:
@@ -253,7 +255,9 @@ class C10dSession:
                 flat.whole.view(self.world, -1).copy_(rows[:, start : start + width])
                 start += width
         seen: dict[str, bool] = {}
-        if call.kind != SCATTER:
+        if call.kind == SCATTER:
+            self._flats[call.loads[0]].sum_up()
+        else:
             for i in call.loads:
                 load = self._work.loads[i]
                 seen |= self._flats[i].unpack({n: self._target(n) for n in load.params})

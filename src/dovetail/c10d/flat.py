@@ -26,6 +26,8 @@ class Flat:
         shard = -(-(self._flags + len(load.params)) // world)
         self.whole = torch.zeros(shard * world, dtype=self._dtype, device=device)
         self.shard = self.whole.new_zeros(shard if load.split else 0)  # this rank's share, summed
+        # Gloo's reduce-scatter is an all-reduce inside and sends twice as much as an exchange of shards.
+        self.exchanged = torch.zeros_like(self.whole) if load.split and device.type == "cpu" else None
 
     def pack(self, pointers: Mapping[str, int]) -> None:
         """Take this rank's gradients, already divided by the number of ranks; 0 = there is none."""
@@ -40,6 +42,11 @@ class Flat:
         flags = [float(pointers[name] != 0) for name in self._load.params]
         self.whole[self._flags : self._flags + len(flags)] = torch.tensor(flags, dtype=self._dtype, device=self._device)
         self.whole[self._flags + len(flags) :].zero_()
+
+    def sum_up(self) -> None:
+        """After an exchange, when every rank's copy of our shard is here."""
+        if self.exchanged is not None:
+            torch.sum(self.exchanged.view(self._world, -1), 0, out=self.shard)
 
     def unpack(self, pointers: Mapping[str, int]) -> dict[str, bool]:
         """Put the means where they belong (0 = nowhere); says of each parameter whether any rank had a gradient."""
