@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from dovetail.bench.bounds import HUB, RING, SHUFFLE, transfer_time
+from dovetail.bench.bounds import RING, SHUFFLE, Network, groups_of, hubs_of, transfer_time
 from dovetail.bench.crew import Crew
-from dovetail.bench.orders import GLOO, SumOrder, SumPost, SumReply
+from dovetail.bench.mpi_crew import MpiCrew, mpi_missing
+from dovetail.bench.orders import GLOO, MPI, SumOrder, SumPost, SumReply
+from dovetail.bench.predict import STARTUP, cluster_of
 from dovetail.bench.result import AllreduceResult, ReduceResult, SizeResult, Times
 from dovetail.bench.stage import Site, Stage, Tell, built
 from dovetail.errors import BadInput
+from dovetail.plan.linkcost import both_ways
+from dovetail.plan.patterns import PATTERNS
+from dovetail.plan.policies import AUTO
 
-# name -> (what the worker calls it, whose bytes are counted, dedicated hubs)
-SYSTEMS = {GLOO: (GLOO, RING, 0), "sharded": ("shuffle", SHUFFLE, 0), "hub": ("hub", HUB, 1)}
+OTHERS = {GLOO: RING, MPI: RING}  # whose bytes are counted for systems that are not ours
+OURS = {"sharded": SHUFFLE, **{pattern: pattern for pattern in PATTERNS}}
+SYSTEMS = (*OTHERS, *OURS, AUTO)
 LEAST, MOST = 5, 200  # sums of one size
 BUDGET = 4.0  # seconds for one size, if that is enough for the least
 
@@ -28,12 +34,10 @@ def bench_allreduce(
     if not systems or not sizes or min(sizes) < 4:
         raise BadInput("give at least one system, and sizes of 4 bytes (one number) or more")
     with ExitStack() as stack:
-        hubs = max(SYSTEMS[name][2] for name in systems)
+        hubs = max(hubs_of(_pattern(name), range(site.racks)) for name in systems)
         stage = stack.enter_context(built(site, hubs=hubs, tell=tell))
-        notes, names = list(stage.notes), list(systems)
-        if stage.limit and GLOO in names:
-            names.remove(GLOO)
-            notes.append("gloo left out: it cannot keep to a rate")
+        network = stage.network(site.workers)
+        names, left_out = _able(systems, stage)
         crews = {name: stack.enter_context(_crew(stage, name, number)) for number, name in enumerate(names)}
         for crew in crews.values():
             crew.hear(SumReply)
@@ -41,31 +45,64 @@ def bench_allreduce(
         for nbytes in sizes:
             for name, crew in crews.items():
                 tell(f"{name}, {nbytes} bytes")
-                bound = transfer_time(SYSTEMS[name][1], nbytes, stage.network(site.workers))
-                rows[name].append(_measure(crew, nbytes, bound))
+                pattern = best_pattern(network, nbytes) if name == AUTO else _pattern(name)
+                bound = transfer_time(pattern, nbytes, network)
+                rows[name].append(_measure(crew, name if name in OTHERS else pattern, pattern, nbytes, bound))
         return AllreduceResult(
             bench="allreduce",
             workers=site.workers,
             rate=site.rate,
             measured_rate=stage.measured,
             systems=tuple(
-                ReduceResult(name=name, machines=site.workers + SYSTEMS[name][2], sizes=tuple(rows[name]))
+                ReduceResult(
+                    name=name,
+                    machines=site.workers + hubs_of(_pattern(name), network.racks),
+                    sizes=tuple(rows[name]),
+                )
                 for name in names
             ),
-            notes=tuple(notes),
+            notes=(*stage.notes, *left_out),
         )
 
 
+def best_pattern(network: Network, nbytes: int) -> str:
+    """The pattern without dedicated hubs that is fastest for `nbytes` by the cost models; the simpler of equals."""
+    patterns = [p for p in PATTERNS if not hubs_of(p, network.racks)]
+    cluster = cluster_of(network, SHUFFLE, startup=STARTUP)
+    return min(patterns, key=lambda pattern: both_ways(cluster, pattern).time(nbytes))
+
+
+def _pattern(name: str) -> str:
+    return OTHERS.get(name) or OURS.get(name) or SHUFFLE
+
+
+def _able(systems: Sequence[str], stage: Stage) -> tuple[list[str], list[str]]:
+    """The systems that can run here, and a line about each that cannot."""
+    reasons = {name: "it cannot keep to a rate" for name in OTHERS if stage.limit}
+    missing = mpi_missing() if MPI in systems else ""
+    if missing:
+        reasons[MPI] = missing
+    names = [name for name in systems if name not in reasons]
+    if not names:
+        raise BadInput("; ".join(f"{name} cannot run: {reasons[name]}" for name in systems))
+    return names, [f"{name} left out: {reasons[name]}" for name in systems if name in reasons]
+
+
 def _crew(stage: Stage, name: str, number: int) -> Crew:
-    aggregation, _, hubs = SYSTEMS[name]
-    post = SumPost(aggregation=aggregation, hubs=stage.hubs if hubs else (), rate=stage.limit)
-    workers = stage.site.workers
+    workers, pattern = stage.site.workers, _pattern(name)
+    if name == MPI:
+        return MpiCrew(stage.lab, workers=workers)
+    racks = stage.network(workers).racks
+    groups = groups_of("two-level" if name == AUTO else pattern, racks)
+    post = SumPost(hubs=stage.hubs_for(pattern, workers), groups=groups, rate=stage.limit)
     return Crew(stage.lab, name, "dovetail.bench.allreduce_worker", post, workers=workers, number=number)
 
 
-def _measure(crew: Crew, nbytes: int, bound: float) -> SizeResult:
+def _measure(crew: Crew, aggregation: str, pattern: str, nbytes: int, bound: float) -> SizeResult:
     times = max(LEAST, min(MOST, round(BUDGET / max(bound, 1e-6))))
-    replies = crew.ask(SumOrder(nbytes=nbytes // 4 * 4, times=times), SumReply)
+    replies = crew.ask(SumOrder(aggregation=aggregation, nbytes=nbytes // 4 * 4, times=times), SumReply)
     slowest = [max(both) for both in zip(*(r.seconds for r in replies), strict=True)]
     seen = Times.of(slowest)
-    return SizeResult(nbytes=nbytes, median_s=seen.median, min_s=seen.min, max_s=seen.max, bound_s=bound)
+    return SizeResult(
+        nbytes=nbytes, pattern=pattern, median_s=seen.median, min_s=seen.min, max_s=seen.max, bound_s=bound
+    )

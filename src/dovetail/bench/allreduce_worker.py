@@ -11,6 +11,7 @@ import torch.distributed as dist
 from dovetail.bench.orders import GLOO, SumOrder, SumPost, SumReply
 from dovetail.bench.push_pull import Summed
 from dovetail.bench.serve import serve
+from dovetail.engine.session import Options
 from dovetail.errors import DovetailError
 
 WARMUP = 2  # sums that do not count
@@ -20,9 +21,10 @@ def start(post: SumPost) -> tuple[SumReply, Callable[[SumOrder], SumReply]]:
     """Ready, and what obeys orders."""
 
     def obey(order: SumOrder) -> SumReply:
-        if post.aggregation == GLOO:
+        if order.aggregation == GLOO:
             return _repeat(order, _gloo)
-        summed = Summed([order.nbytes], [0], aggregation=post.aggregation, hubs=post.hubs, rate=post.rate)
+        options = Options(rate=post.rate, groups=post.groups)
+        summed = Summed([order.nbytes], [0], aggregation=order.aggregation, hubs=post.hubs, options=options)
         with summed.session:
             reply = _repeat(order, lambda _: summed.all())
             dist.barrier()  # nobody leaves while another still waits for its share

@@ -65,7 +65,7 @@ class Crew:
                 process.stdin.write(msgspec.json.encode(order) + b"\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                raise BenchError(f"{self.name!r} ended early: {self._said(rank)}") from None
+                raise BenchError(f"{self.name!r} ended early: {self._last_words(rank)}") from None
         return self.hear(kind)
 
     def hear(self, kind: type[T]) -> list[T]:
@@ -78,13 +78,17 @@ class Crew:
             alarm.cancel()
         if not all(lines):
             silent = lines.index(b"")
-            raise BenchError(f"{self.name!r} failed on rank {silent}: {self._said(silent)}")
+            raise BenchError(f"{self.name!r} failed on rank {silent}: {self._last_words(silent)}")
         return [msgspec.json.decode(line, type=kind) for line in lines]
+
+    def said(self, rank: int) -> list[str]:
+        """What the rank has written to its standard error so far."""
+        return self._log(rank).read_text(errors="replace").splitlines()
 
     def _log(self, rank: int) -> Path:
         return Path(self._folder.name, str(rank))
 
-    def _said(self, rank: int) -> str:
+    def _last_words(self, rank: int) -> str:
         """The rank's last line, once it has had time to write it."""
         end(self._processes[rank : rank + 1], signal.SIGTERM)
         return _last_line(self._log(rank).read_bytes())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.bench.bounds import Groups
+from dovetail.network.model import Link
 from dovetail.timeline import Span
 
-GLOO = "gloo"  # an `aggregation` beside those of the engine
+GLOO, MPI = "gloo", "mpi"  # each an `aggregation` beside those of the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Post:
     system: str
     workload: Workload
     hubs: tuple[str, ...] = ()
+    groups: Groups | None = None  # racks, for the patterns that know them
     rate: float = 0.0  # bytes per second; above 0 where the system itself must keep to it
 
 
@@ -56,17 +59,18 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumPost:
-    """A worker's place in `bench allreduce`; `aggregation` is gloo, or a pattern that the engine knows."""
+    """A worker's place in `bench allreduce`."""
 
-    aggregation: str
     hubs: tuple[str, ...] = ()
+    groups: Groups | None = None
     rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumOrder:
-    """Sum a tensor of `nbytes` this many times."""
+    """Sum a tensor of `nbytes` this many times; `aggregation` is gloo, mpi, or a pattern that the engine knows."""
 
+    aggregation: str
     nbytes: int
     times: int
 
@@ -101,3 +105,72 @@ class UrgentReply:
     """Rank 0's submissions or rank 1's arrivals of the small tensors; empty as first words."""
 
     instants: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPost:
+    """A worker's place in the measurement that predictions start from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOrder:
+    """Time small and large transfers between the first two ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReply:
+    """The link that fits best, and the fit's mean relative error."""
+
+    link: Link | None = None
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullPost:
+    """A place in `bench pull`: rank 0 holds the training job, the others pull; `compute` is a forward pass."""
+
+    workload: Workload
+    hub: str
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOrder:
+    """Pull parameters with these priorities (the smaller first) under a forward pass, as the job `namespace`."""
+
+    namespace: str
+    priorities: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullReply:
+    """Seconds from the start of the pull to the end of the forward pass; None from rank 0 and as first words."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadPost:
+    """A worker's place in `bench overhead`: many small parameters, and a batch that takes `step` seconds."""
+
+    params: int
+    step: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadOrder:
+    """So many steps, distributed or alone."""
+
+    distributed: bool
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadReply:
+    """Seconds of a step, on the wall and of this process's cores; as first words, what is trained."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    params: int = 0
+    nbytes: int = 0
+    batch: int = 0

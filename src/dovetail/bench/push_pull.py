@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -14,13 +15,20 @@ from dovetail.plan.schedule import REDUCE, Plan, Transfer
 from dovetail.trace.graph import Param
 
 PATIENCE = 120.0  # seconds for one sum
+_sessions = itertools.count()  # of this process; all ranks open theirs in the same order
 
 
 class Summed:
     """Tensors that travel by a session of their own; `priorities` order them, the smaller first."""
 
     def __init__(
-        self, sizes: Sequence[int], priorities: Sequence[int], *, aggregation: str, hubs: Sequence[str], rate: float
+        self,
+        sizes: Sequence[int],
+        priorities: Sequence[int],
+        *,
+        aggregation: str,
+        hubs: Sequence[str] = (),
+        options: Options,
     ) -> None:
         self.tensors = [torch.full((size // 4,), 1.0 + dist.get_rank()) for size in sizes]
         names = [f"tensor {i}" for i in range(len(sizes))]
@@ -40,8 +48,8 @@ class Summed:
             plan=plan,
             tensors=[TensorSpec(name, t.nbytes) for name, t in zip(names, self.tensors, strict=True)],
             hubs=hubs,
-            options=Options(rate=rate),
-            namespace=f"bench-{sizes[0]}",
+            options=options,
+            namespace=f"bench-{aggregation}-{next(_sessions)}",
         )
         self._iteration = 0
 

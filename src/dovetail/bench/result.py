@@ -27,6 +27,7 @@ class SystemResult:
 
     name: str
     variant: str
+    policy: str  # dovetail's name for the schedule
     machines: int
     workers: int
     iteration_s: Times
@@ -34,6 +35,12 @@ class SystemResult:
     bound_s: float
     alpha: float | None  # None where there is nothing to overlap, or the links could not be watched
     cpu_idle: float
+    predicted_s: float | None = None  # the simulator's iteration time, if asked for
+
+    @property
+    def label(self) -> str:
+        """What tells it from the other rows."""
+        return self.name if self.name == self.variant else f"{self.name} ({self.variant})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +56,19 @@ class TrainResult:
     bytes: int
     compute_s: float
     systems: tuple[SystemResult, ...]
+    startup_s: float | None = None  # of a transfer, fitted in the same run for the predictions
     notes: tuple[str, ...] = ()
+
+    @property
+    def measured_best(self) -> SystemResult:
+        """The fastest row."""
+        return min(self.systems, key=lambda s: s.iteration_s.median)
+
+    @property
+    def predicted_best(self) -> SystemResult | None:
+        """The row that the simulator takes for the fastest; among equals the one that is listed first."""
+        rows = [s for s in self.systems if s.predicted_s is not None]
+        return min(rows, key=lambda s: s.predicted_s or 0.0) if rows else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +76,7 @@ class SizeResult:
     """One size of one system; `bound_s` is the busiest link's bytes over the measured rate."""
 
     nbytes: int
+    pattern: str  # which `auto` chose for this size, or the system's only one
     median_s: float
     min_s: float
     max_s: float
@@ -95,4 +115,45 @@ class UrgentResult:
     large_bytes: int
     priority_s: Times
     fifo_s: Times
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderResult:
+    """One order of pulls; `pass_s` is from the start of the pull to the end of the forward pass."""
+
+    order: str
+    pass_s: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullResult:
+    """`bench pull`; `compute_s` is the forward pass alone, `bound_s` the longer of it and the bytes' way."""
+
+    bench: str
+    model: str
+    scale: float
+    clients: int
+    rate: float
+    measured_rate: float
+    bytes: int
+    compute_s: float
+    bound_s: float
+    orders: tuple[OrderResult, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadResult:
+    """`bench overhead`: a distributed step over the plain step beside it, as ratios of each pair of turns."""
+
+    bench: str
+    workers: int
+    params: int
+    bytes: int
+    batch: int
+    plain_wall_s: Times
+    plain_cpu_s: Times
+    wall_ratio: Times
+    cpu_ratio: Times
     notes: tuple[str, ...] = ()

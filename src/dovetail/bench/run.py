@@ -14,11 +14,14 @@ from dovetail.bench.result import SystemResult, Times
 from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import ALONE, System
 from dovetail.lab import Watch, link_spans
+from dovetail.plan.policies import AUTO
 from dovetail.timeline import Timeline
 
 WARMUP = 2  # iterations before those that count
 TRIAL = 3  # iterations to choose a variant by, and of a saved timeline
+AUTO_WARMUP = 20  # iterations in which `auto` looks, tries its candidates and settles
 
+VERDICT = "dovetail: "  # a line that distribute prints
 LEAST_SHARE = 0.05  # of an iteration; below it there is nothing to overlap
 
 
@@ -51,10 +54,16 @@ class Run(Crew):
     def __init__(self, stage: Stage, system: System, post: Post, *, workers: int, number: int) -> None:
         super().__init__(stage.lab, system.name, "dovetail.bench.worker", post, workers=workers, number=number)
         self.system, self.nbytes = system, 0
-        self._stage, self._seen, self._variant = stage, _Seen(), system.variants[0]
+        self._stage, self._hubs = stage, len(post.hubs)
+        self._seen: dict[str, _Seen] = {}  # by variant that has a row
 
     def __enter__(self) -> Run:
         return self
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Those with a row, once they are warmed up."""
+        return tuple(self._seen)
 
     def wait_ready(self) -> None:
         """Until every rank has met the others."""
@@ -73,44 +82,59 @@ class Run(Crew):
             boundaries={f"worker {rank}": r.boundaries for rank, r in enumerate(replies)},
         )
 
-    def choose_variant(self, tell: Tell) -> None:
-        """The best in a short trial, which also warms up what warms up once."""
+    def warm_up(self, tell: Tell) -> None:
+        """A short trial of every variant, which also warms up what warms up once; decides which ones get a row."""
         trials: dict[str, float] = {}
-        count = TRIAL if len(self.system.variants) > 1 else 1  # with nothing to choose from, only to warm up
+        choosing = not self.system.each and len(self.system.variants) > 1
         for variant in self.system.variants:
             tell(f"trying {self.name} {variant}")
-            trials[variant] = statistics.median(progress(self.burst(_order(variant, count))))
-        self._variant = min(trials, key=lambda variant: trials[variant])
+            order = _order(variant, TRIAL if choosing else 1)
+            if variant == AUTO:
+                order = replace(order, warmup=AUTO_WARMUP)
+            trials[variant] = statistics.median(progress(self.burst(order)))
+        kept = list(trials) if self.system.each else [min(trials, key=lambda variant: trials[variant])]
+        self._seen = {variant: _Seen() for variant in kept}
 
-    def measure(self, iterations: int) -> None:
+    def measure(self, variant: str, iterations: int) -> None:
         """Some iterations that count."""
         before = read_cpu()
-        line = self._watched(_order(self._variant, iterations))
-        self._seen.idle.append(idle_share(before, read_cpu()))
-        self._seen.times += progress(line)
+        line = self._watched(_order(variant, iterations))
+        seen = self._seen[variant]
+        seen.idle.append(idle_share(before, read_cpu()))
+        seen.times += progress(line)
         alpha = overlap(line)
         if alpha is not None:
-            self._seen.alphas.append(alpha)
+            seen.alphas.append(alpha)
 
-    def picture(self) -> Timeline:
+    def picture(self, variant: str) -> Timeline:
         """A timeline to look at: transfers as the system saw them itself, or else as the links saw them."""
-        order = _order(self._variant, TRIAL)
+        order = _order(variant, TRIAL)
         return self._watched(order) if self.system.spans is None else self.burst(replace(order, trace=True))
 
-    def result(self, floor: float) -> SystemResult:
-        """All that was seen."""
+    def verdicts(self) -> list[str]:
+        """What `auto` said it keeps, and why."""
+        said = [line.removeprefix(VERDICT) for line in self.said(0) if line.startswith(VERDICT + AUTO)]
+        return [f"{self.name}: {line}" for line in dict.fromkeys(said)]
+
+    def results(self, floor: float) -> list[SystemResult]:
+        """All that was seen, a row for each variant that has one."""
         network = self._stage.network(self.workers)
-        return SystemResult(
-            name=self.name,
-            variant=self._variant,
-            machines=self.workers + self.system.hubs,
-            workers=self.workers,
-            iteration_s=Times.of(self._seen.times),
-            floor_s=floor,
-            bound_s=max(floor, transfer_time(self.system.pattern, self.nbytes, network)),
-            alpha=statistics.fmean(self._seen.alphas) if self._seen.alphas else None,
-            cpu_idle=statistics.fmean(self._seen.idle),
-        )
+        bound = max(floor, transfer_time(self.system.pattern, self.nbytes, network))
+        return [
+            SystemResult(
+                name=self.name,
+                variant=variant,
+                policy=variant if self.system.each else self.name,
+                machines=self.workers + self._hubs,
+                workers=self.workers,
+                iteration_s=Times.of(seen.times),
+                floor_s=floor,
+                bound_s=bound,
+                alpha=statistics.fmean(seen.alphas) if seen.alphas else None,
+                cpu_idle=statistics.fmean(seen.idle),
+            )
+            for variant, seen in self._seen.items()
+        ]
 
     def _watched(self, order: Order) -> Timeline:
         lab = self._stage.lab

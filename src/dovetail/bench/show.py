@@ -12,9 +12,21 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.bench.result import AllreduceResult, Times, TrainResult, UrgentResult
+from dovetail.bench.result import (
+    AllreduceResult,
+    OverheadResult,
+    PullResult,
+    SystemResult,
+    Times,
+    TrainResult,
+    UrgentResult,
+)
 from dovetail.errors import BadInput
+from dovetail.plan.policies import AUTO
 from dovetail.units import format_bytes, format_rate, format_seconds
+
+Result = TrainResult | AllreduceResult | UrgentResult | PullResult | OverheadResult
+ROOM = 13  # characters of a row's name beside which all columns fit a terminal
 
 
 def train_table(result: TrainResult) -> Group:
@@ -23,22 +35,47 @@ def train_table(result: TrainResult) -> Group:
         f"{result.model}, {format_bytes(result.bytes)}, {result.workers} workers, {format_rate(result.rate)} "
         f"(one stream gets {format_rate(result.measured_rate)}), compute {format_seconds(result.compute_s)}"
     )
-    names = ("hosts", "iteration", "vs DDP", "floor", "bound", "of bound", "alpha", "idle")
-    table = _table(("system",), names)
     base = next((s.iteration_s.median for s in result.systems if s.name == "ddp"), None)
+    columns: dict[str, Callable[[SystemResult], str]] = {
+        "hosts": lambda s: str(s.machines),
+        "iteration": lambda s: format_seconds(s.iteration_s.median),
+        "vs DDP": lambda s: f"{base / s.iteration_s.median:.2f}x" if base else "",
+        "predicted": lambda s: "" if s.predicted_s is None else format_seconds(s.predicted_s),
+        "error": _error,
+        "floor": lambda s: format_seconds(s.floor_s),
+        "bound": lambda s: format_seconds(s.bound_s),
+        "of bound": lambda s: f"{s.iteration_s.median / s.bound_s:.2f}x",
+        "alpha": lambda s: "" if s.alpha is None else f"{s.alpha:.2f}",
+        "idle": lambda s: f"{s.cpu_idle:.0%}",
+    }
+    best = result.predicted_best
+    if best is not None:
+        dropped = {"hosts", "floor", "alpha", "idle", "bound"}
+    elif max(len(s.label) for s in result.systems) > ROOM:
+        dropped = {"predicted", "error", "floor", "alpha"}
+    else:
+        dropped = {"predicted", "error"}
+    shown = {name: cell for name, cell in columns.items() if name not in dropped}
+    table = _table(("system",), tuple(shown))
     for s in result.systems:
-        table.add_row(
-            f"{s.name} ({s.variant})",
-            str(s.machines),
-            format_seconds(s.iteration_s.median),
-            f"{base / s.iteration_s.median:.2f}x" if base else "",
-            format_seconds(s.floor_s),
-            format_seconds(s.bound_s),
-            f"{s.iteration_s.median / s.bound_s:.2f}x",
-            "" if s.alpha is None else f"{s.alpha:.2f}",
-            f"{s.cpu_idle:.0%}",
-        )
-    return _under(title, table, result.notes)
+        table.add_row(s.label, *(cell(s) for cell in shown.values()))
+    group = _under(title, table, result.notes)
+    return group if best is None else Group(group, Text(_verdict(best, result.measured_best)))
+
+
+def _error(row: SystemResult) -> str:
+    """How far the prediction lies from the measured time, of the measured time."""
+    if row.predicted_s is None:
+        return ""
+    return f"{row.predicted_s / row.iteration_s.median - 1:+.1%}"
+
+
+def _verdict(predicted: SystemResult, measured: SystemResult) -> str:
+    best = f"measured best: {measured.label}, {format_seconds(measured.iteration_s.median)}"
+    if predicted is measured:
+        return f"predicted best: {predicted.label}; {best}"
+    more = predicted.iteration_s.median / measured.iteration_s.median - 1
+    return f"predicted best: {predicted.label}, which took {more:.1%} longer than the best; {best}"
 
 
 def allreduce_table(result: AllreduceResult) -> Group:
@@ -50,7 +87,7 @@ def allreduce_table(result: AllreduceResult) -> Group:
     for nbytes, system, size in sorted(rows, key=lambda row: row[0]):
         table.add_row(
             format_bytes(nbytes),
-            system.name,
+            system.name if system.name != AUTO else f"{AUTO}: {size.pattern}",
             str(system.machines),
             format_seconds(size.median_s),
             f"{format_seconds(size.min_s)} to {format_seconds(size.max_s)}",
@@ -70,6 +107,35 @@ def urgent_table(result: UrgentResult) -> Group:
     return _under(title, table, result.notes)
 
 
+def pull_table(result: PullResult) -> Group:
+    """A row for each order."""
+    title = (
+        f"{result.model}, {format_bytes(result.bytes)} pulled by {result.clients} clients at "
+        f"{format_rate(result.rate)}, forward pass {format_seconds(result.compute_s)}"
+    )
+    table = _table(("order",), ("pull and pass", "min to max", "bound", "of bound"))
+    for row in result.orders:
+        over = f"{row.pass_s.median / result.bound_s:.2f}x"
+        table.add_row(
+            row.order, format_seconds(row.pass_s.median), _range(row.pass_s), format_seconds(result.bound_s), over
+        )
+    return _under(title, table, result.notes)
+
+
+def overhead_table(result: OverheadResult) -> Group:
+    """Distributed over plain, on the wall and on the cores."""
+    title = (
+        f"{result.params} parameters, {format_bytes(result.bytes)}, {result.workers} workers, unshaped: "
+        "a distributed step over a plain one"
+    )
+    table = _table(("time",), ("plain step", "distributed / plain", "min to max"))
+    rows = (("wall", result.plain_wall_s, result.wall_ratio), ("process CPU", result.plain_cpu_s, result.cpu_ratio))
+    for name, plain, ratio in rows:
+        spread = f"{ratio.min:.3f} to {ratio.max:.3f}"
+        table.add_row(name, format_seconds(plain.median), f"{ratio.median:.3f}", spread)
+    return _under(title, table, result.notes)
+
+
 @contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
     """Progress on standard error: a line that changes on a terminal, else one line a step."""
@@ -78,15 +144,24 @@ def telling() -> Iterator[Callable[[str], None]]:
         yield status.update if console.is_terminal else lambda text: console.print(text, style="dim", highlight=False)
 
 
-def give(result: TrainResult | AllreduceResult | UrgentResult, json: str | None) -> None:
+def table_of(result: Result) -> Group:
+    """The table of any bench's result."""
+    match result:
+        case TrainResult():
+            return train_table(result)
+        case AllreduceResult():
+            return allreduce_table(result)
+        case UrgentResult():
+            return urgent_table(result)
+        case PullResult():
+            return pull_table(result)
+        case OverheadResult():
+            return overhead_table(result)
+
+
+def give(result: Result, json: str | None) -> None:
     """Print the result's table, and write it to the file `json` (- = standard output, the table then on the other)."""
-    if isinstance(result, TrainResult):
-        table = train_table(result)
-    elif isinstance(result, AllreduceResult):
-        table = allreduce_table(result)
-    else:
-        table = urgent_table(result)
-    Console(stderr=json == "-").print(table)
+    Console(stderr=json == "-").print(table_of(result))
     text = msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
     if json == "-":
         sys.stdout.write(text)

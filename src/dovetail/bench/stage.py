@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from dovetail.bench.bounds import Network
+from dovetail.bench.bounds import RACK_HUBS, Network, hubs_of
 from dovetail.bench.crew import hubs_running
 from dovetail.errors import BadInput
 from dovetail.lab import Hosts, Lab, Loopback, available, measure_rate
@@ -40,15 +40,23 @@ class Stage:
     site: Site
 
     def network(self, workers: int) -> Network:
-        """Its first `workers` hosts, at the rates that data gets."""
+        """Its first `workers` hosts and its hubs, at the rates that data gets."""
         hubs = self.lab.layout.hubs
         return Network(
             racks=tuple(node.rack for node in self.lab.layout.hosts[:workers]),
             rate=self.measured,
             hub_rate=hubs[0].rate * self.share if hubs else 0.0,
-            hub_rack=hubs[0].rack if hubs else 0,
+            hub_racks=tuple(hub.rack for hub in hubs),
             uplink=self.site.uplink * self.share,
         )
+
+    def hubs_for(self, pattern: str, workers: int) -> tuple[str, ...]:
+        """Addresses of the hubs for a job of the first `workers` hosts: the first, or one in each of its racks."""
+        racks = self.network(workers).racks
+        if pattern == RACK_HUBS:
+            nodes = zip(self.lab.layout.hubs, self.hubs, strict=True)
+            return tuple(address for node, address in nodes if node.rack in racks)
+        return self.hubs[: hubs_of(pattern, racks)]
 
 
 @contextmanager

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from dovetail.bench.bounds import HUB, RING, SHUFFLE
+from dovetail.bench.bounds import RACK_HUBS, RING, SHUFFLE, Groups
 from dovetail.errors import BadInput
+from dovetail.plan.patterns import PATTERNS
+from dovetail.plan.policies import AUTO, policies
 from dovetail.timeline import RECEIVE, SEND, Span
 
 if TYPE_CHECKING:
@@ -19,25 +22,36 @@ ALONE = "alone"  # variant of every system: no communication, for the floor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What a system gets: hubs to use, and a rate (bytes/s) it must keep itself where no link does."""
+    """What a system gets: hubs to use, racks to know, and a rate (bytes/s) it must keep itself where no link does."""
 
     variant: str
     hubs: tuple[str, ...] = ()
+    groups: Groups | None = None
     rate: float = 0.0
     trace: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """`attach(model, optimizer, means)` gives the model to call; the best of the `variants` is measured."""
+    """`attach(model, optimizer, means)` gives the model to call; the best of the `variants` is measured, or `each`."""
 
     name: str
-    pattern: str  # of bounds.py
+    pattern: str  # of plan/patterns.py: what travels at least, also where `auto` may choose another
     attach: Callable[[nn.Module, Optimizer, Means], nn.Module]
     variants: tuple[str, ...]
-    hubs: int = 0  # machines beside the workers
+    each: bool = False  # every variant is a policy with a row of its own
     limits_itself: bool = False  # can keep to a rate where the network cannot be shaped
     spans: Callable[[nn.Module], Sequence[Span]] | None = None  # what it saw itself, if attached with `trace`
+
+    @property
+    def free(self) -> bool:
+        """Whether the pattern is the system's own choice."""
+        return self.name == AUTO
+
+    @property
+    def update(self) -> str | None:
+        """Where the optimizer must run; None = the system's own choice."""
+        return "worker" if self.pattern == RACK_HUBS else None
 
 
 def _attach_ddp(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
@@ -46,10 +60,22 @@ def _attach_ddp(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Modu
     return DistributedDataParallel(model, bucket_cap_mb=float(means.variant), gradient_as_bucket_view=True)
 
 
-def _attach_dovetail(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
+def _attach_dovetail(system: str, model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
+    from dovetail.engine.session import Options
     from dovetail.training.distribute import distribute
 
-    distribute(model, optimizer, policy=means.variant, hubs=means.hubs, rate=means.rate, trace=means.trace)
+    chosen = SYSTEMS[system]
+    distribute(
+        model,
+        optimizer,
+        policy=means.variant,
+        hubs=means.hubs,
+        aggregation=None if chosen.free else chosen.pattern,
+        update=chosen.update or "auto",
+        rate=means.rate,
+        trace=means.trace,
+        options=Options(groups=means.groups),
+    )
     return model
 
 
@@ -82,13 +108,13 @@ def coalesced(spans: Sequence[Span], *, gap: float = 1e-3) -> list[Span]:
     return found
 
 
-def _dovetail(name: str, pattern: str, hubs: int) -> System:
+def _dovetail(name: str, pattern: str, *variants: str) -> System:
     return System(
         name=name,
         pattern=pattern,
-        attach=_attach_dovetail,
-        variants=("p3",),
-        hubs=hubs,
+        attach=partial(_attach_dovetail, name),
+        variants=variants or ("p3",),
+        each=True,
         limits_itself=True,
         spans=_dovetail_spans,
     )
@@ -98,17 +124,25 @@ SYSTEMS = {
     system.name: system
     for system in (
         System(name="ddp", pattern=RING, attach=_attach_ddp, variants=("25", "5", "1")),  # bucket sizes in MB
-        _dovetail("sharded", SHUFFLE, hubs=0),
-        _dovetail("hub", HUB, hubs=1),
+        _dovetail("sharded", SHUFFLE),
+        *(_dovetail(pattern, pattern) for pattern in PATTERNS),
+        _dovetail(AUTO, SHUFFLE, AUTO),
     )
 }
 
 
-def chosen(names: Sequence[str]) -> tuple[System, ...]:
-    """The systems with these names, in this order."""
+def chosen(names: Sequence[str], run: Sequence[str] = ("p3",)) -> tuple[System, ...]:
+    """The systems with these names, in this order; those of ours `run` each of these policies."""
     for name in names:
         if name not in SYSTEMS:
             raise BadInput(f"system {name!r} is not known; choose among {', '.join(SYSTEMS)}")
     if len(set(names)) < len(names) or not names:
         raise BadInput(f"systems {','.join(names)!r}: name each once, and at least one")
-    return tuple(SYSTEMS[name] for name in names)
+    known = (*policies(), AUTO)
+    for name in run:
+        if name not in known:
+            raise BadInput(f"policy {name!r} is not known; choose among {', '.join(known)}")
+    if len(set(run)) < len(run) or not run:
+        raise BadInput(f"policies {','.join(run)!r}: name each once, and at least one")
+    systems = (SYSTEMS[name] for name in names)
+    return tuple(replace(s, variants=tuple(run)) if s.each and not s.free else s for s in systems)

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dovetail import codec
+from dovetail.bench.bounds import groups_of, hubs_of
+from dovetail.bench.models import profile_of
 from dovetail.bench.orders import Order, Post, Workload
-from dovetail.bench.result import TrainResult
+from dovetail.bench.predict import cluster_of, fit_startup, predicted
+from dovetail.bench.result import SystemResult, TrainResult
 from dovetail.bench.run import TRIAL, WARMUP, Run, from_zero, progress
-from dovetail.bench.stage import Site, Tell, built
+from dovetail.bench.stage import Site, Stage, Tell, built
 from dovetail.bench.systems import ALONE, System
 from dovetail.errors import BadInput
 from dovetail.lab import available
@@ -29,6 +32,7 @@ class Setup:
     site: Site
     iterations: int = 10
     same_machines: bool = False  # a system with hubs gets that many workers fewer
+    predict: bool = False  # simulate each row as well
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
@@ -39,10 +43,16 @@ class Setup:
             raise BadInput(f"scale is {self.workload.scale}; give a number above 0")
         if any(self.workers_of(system) < 1 for system in self.systems):
             raise BadInput("--same-machines takes a worker from the hub's system; give 2 workers or more")
+        if self.predict and self.workload.compute is None:
+            raise BadInput("--predict knows the times of emulated layers only; give --compute SECONDS instead of real")
+
+    def hubs_of(self, system: System) -> int:
+        """Machines that the system needs beside the workers."""
+        return hubs_of(system.pattern, range(self.site.racks))
 
     def workers_of(self, system: System) -> int:
         """How many of the site's hosts compute."""
-        return self.site.workers - (system.hubs if self.same_machines else 0)
+        return self.site.workers - (self.hubs_of(system) if self.same_machines else 0)
 
 
 def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None = None) -> TrainResult:
@@ -57,31 +67,22 @@ def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None 
                 f"none of these systems keeps to a rate by itself, and a lab cannot be made: {available()[1]}"
             )
     with ExitStack() as stack:
-        stage = stack.enter_context(built(setup.site, hubs=max(s.hubs for s in systems), tell=tell))
+        stage = stack.enter_context(built(setup.site, hubs=max(map(setup.hubs_of, systems)), tell=tell))
         tell("starting the systems")
-        runs: list[Run] = []
-        for number, system in enumerate(systems):
-            hubs = stage.hubs if system.hubs else ()
-            post = Post(system=system.name, workload=setup.workload, hubs=hubs, rate=stage.limit)
-            workers = setup.workers_of(system)
-            runs.append(stack.enter_context(Run(stage, system, post, workers=workers, number=number)))
+        runs = [stack.enter_context(_run(setup, stage, system, number)) for number, system in enumerate(systems)]
         for run in runs:
             run.wait_ready()
+        startup, *fitted = fit_startup(stage, number=len(runs), tell=tell) if setup.predict else (None,)
         for run in runs:
-            run.choose_variant(tell)
-        floors: dict[int, list[Timeline]] = {}
-        rounds = min(ROUNDS, setup.iterations)
-        for turn in range(rounds):
-            _add_floors(floors, runs, tell)
-            count = setup.iterations * (turn + 1) // rounds - setup.iterations * turn // rounds
-            for run in runs:
-                tell(f"training with {run.system.name}, round {turn + 1} of {rounds}")
-                run.measure(count)
+            run.warm_up(tell)
+        floors = _measure(setup, runs, tell)
         if save is not None:
-            save.mkdir(parents=True, exist_ok=True)
-            for run in runs:
-                tell(f"recording {run.system.name}")
-                codec.save(from_zero(run.picture()), save / f"{run.system.name}.json")
+            _save(runs, save, tell)
+        rows = [row for run in runs for row in run.results(_median(floors[run.workers]))]
+        if startup is not None:
+            tell("predicting")
+            rows = [_with_prediction(setup, stage, row, startup) for row in rows]
+        computing = _computing(floors[max(floors)][-1])
         return TrainResult(
             bench="train",
             model=setup.workload.model,
@@ -90,10 +91,55 @@ def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None 
             rate=setup.site.rate,
             measured_rate=stage.measured,
             bytes=runs[0].nbytes,
-            compute_s=_computing(floors[max(floors)][-1]) if setup.workload.compute is None else setup.workload.compute,
-            systems=tuple(run.result(_median(floors[run.workers])) for run in runs),
-            notes=stage.notes + left_out,
+            compute_s=computing if setup.workload.compute is None else setup.workload.compute,
+            systems=tuple(rows),
+            startup_s=startup,
+            notes=(*stage.notes, *left_out, *(line for run in runs for line in run.verdicts()), *fitted),
         )
+
+
+def _run(setup: Setup, stage: Stage, system: System, number: int) -> Run:
+    workers = setup.workers_of(system)
+    post = Post(
+        system=system.name,
+        workload=setup.workload,
+        hubs=stage.hubs_for(system.pattern, workers),
+        groups=groups_of(system.pattern, stage.network(workers).racks),
+        rate=stage.limit,
+    )
+    return Run(stage, system, post, workers=workers, number=number)
+
+
+def _measure(setup: Setup, runs: list[Run], tell: Tell) -> dict[int, list[Timeline]]:
+    """Everybody's iterations that count, in turns; gives the floors by number of workers."""
+    floors: dict[int, list[Timeline]] = {}
+    rounds = min(ROUNDS, setup.iterations)
+    for turn in range(rounds):
+        _add_floors(floors, runs, tell)
+        count = setup.iterations * (turn + 1) // rounds - setup.iterations * turn // rounds
+        for run in runs:
+            for variant in run.variants:
+                tell(f"training with {run.name} {variant}, round {turn + 1} of {rounds}")
+                run.measure(variant, count)
+    return floors
+
+
+def _save(runs: list[Run], folder: Path, tell: Tell) -> None:
+    """A timeline a row: `system.json`, or `system-policy.json` where the system has several."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        for variant in run.variants:
+            tell(f"recording {run.name} {variant}")
+            name = run.name if len(run.variants) == 1 else f"{run.name}-{variant}"
+            codec.save(from_zero(run.picture(variant)), folder / f"{name}.json")
+
+
+def _with_prediction(setup: Setup, stage: Stage, row: SystemResult, startup: float) -> SystemResult:
+    """The row with the simulator's seconds; its layers share out the floor, as the loop's own time is never hidden."""
+    system = next(system for system in setup.systems if system.name == row.name)
+    profile = profile_of(setup.workload.model, compute=row.floor_s, scale=setup.workload.scale)
+    cluster = cluster_of(stage.network(row.workers), system.pattern, startup=startup)
+    return replace(row, predicted_s=predicted(system, row.variant, profile, cluster))
 
 
 def _add_floors(floors: dict[int, list[Timeline]], runs: list[Run], tell: Tell) -> None:

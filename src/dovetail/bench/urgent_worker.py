@@ -10,6 +10,7 @@ import torch.distributed as dist
 from dovetail.bench.orders import UrgentOrder, UrgentPost, UrgentReply
 from dovetail.bench.push_pull import Summed
 from dovetail.bench.serve import serve
+from dovetail.engine.session import Options
 
 URGENT, BULK = 0, 1  # priorities
 
@@ -23,7 +24,7 @@ def start(post: UrgentPost) -> tuple[UrgentReply, Callable[[UrgentOrder], Urgent
         if order.urgent not in sessions:
             # With one priority for all, the queue is first in, first out.
             priorities = [BULK] + [URGENT if order.urgent else BULK] * post.samples
-            sessions[order.urgent] = Summed(sizes, priorities, aggregation="shuffle", hubs=(), rate=post.rate)
+            sessions[order.urgent] = Summed(sizes, priorities, aggregation="shuffle", options=Options(rate=post.rate))
         return _round(sessions[order.urgent], order, post.samples)
 
     return UrgentReply(), obey

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from dovetail.bench.allreduce import SYSTEMS as SUMMING
 from dovetail.bench.allreduce import bench_allreduce
 from dovetail.bench.models import published
 from dovetail.bench.orders import Workload
 from dovetail.bench.show import give, telling
 from dovetail.bench.stage import Site
+from dovetail.bench.systems import SYSTEMS as TRAINING
 from dovetail.bench.systems import chosen
 from dovetail.bench.train import Setup, bench_train
 from dovetail.bench.urgent import bench_urgent
@@ -24,6 +26,8 @@ Racks = Annotated[int, typer.Option(help="racks the hosts stand in")]
 Uplink = Annotated[str, typer.Option(help="of each rack's link to the other racks; 0 = unshaped")]
 Shuffle = Annotated[bool, typer.Option("--shuffle-hosts", help="number hosts across racks at random")]
 Seed = Annotated[int, typer.Option(help="of the shuffle")]
+Systems = Annotated[str, typer.Option(help=f"what to compare, of {', '.join(TRAINING)}")]
+Sums = Annotated[str, typer.Option(help=f"what to compare, of {', '.join(SUMMING)}")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write the result; - = stdout")]
 
 
@@ -42,7 +46,9 @@ def train(
     rate: Rate = "500mbit",
     hub_rate: HubRate = None,
     compute: Annotated[str, typer.Option(help="seconds an iteration; 0 = none; real = a real small network")] = "1.0",
-    systems: Annotated[str, typer.Option(help="what to compare")] = "ddp,sharded,hub",
+    systems: Systems = "ddp,sharded,hub",
+    policy: Annotated[str, typer.Option(help="each of them a row of every dovetail system")] = "p3",
+    predict: Annotated[bool, typer.Option("--predict", help="simulate each row as well")] = False,
     iters: Annotated[int, typer.Option(help="iterations that count, per system")] = 10,
     same_machines: Annotated[bool, typer.Option("--same-machines", help="hub: one worker fewer")] = False,
     racks: Racks = 1,
@@ -55,14 +61,17 @@ def train(
     """Time an iteration of training with each system, beside what physics allows.
 
     Example: dovetail bench train --model vgg19 --compute 1.0 --systems ddp,sharded,hub --json result.json
+
+    Example: dovetail bench train --policy tic,tac,p3,ibatch,fifo,bulk,dear,caramel,auto --predict
     """
     published(model)
     setup = Setup(
         workload=Workload(model=model, scale=scale, compute=None if compute == "real" else parse_seconds(compute)),
-        systems=chosen(systems.split(",")),
+        systems=chosen(systems.split(","), policy.split(",")),
         site=_site(workers, rate, hub_rate, racks, uplink, seed if shuffle_hosts else None),
         iterations=iters,
         same_machines=same_machines,
+        predict=predict,
     )
     with telling() as tell:
         result = bench_train(setup, tell=tell, save=save)
@@ -71,7 +80,7 @@ def train(
 
 def allreduce(
     sizes: Annotated[str, typer.Option(help="of the tensor")] = "4KiB,1MiB,100MiB",
-    systems: Annotated[str, typer.Option(help="what to compare")] = "gloo,sharded,hub",
+    systems: Sums = "gloo,sharded,hub",
     workers: Workers = 4,
     rate: Rate = "500mbit",
     hub_rate: HubRate = None,

@@ -1,0 +1,52 @@
+"""One rank of `bench allreduce` under mpirun: sums one array again and again with MPI's own all-reduce."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import msgspec
+import numpy as np
+
+from dovetail.bench.orders import SumOrder, SumReply
+from dovetail.errors import DovetailError
+
+WARMUP = 2  # sums that do not count
+
+
+def main() -> None:
+    """Rank 0 reads orders and tells all ranks' slowest times; the others follow."""
+    from mpi4py import MPI  # type: ignore[import-not-found,unused-ignore]
+
+    world = MPI.COMM_WORLD
+    _say(world.rank, SumReply())
+    while True:
+        line = world.bcast(sys.stdin.buffer.readline() if world.rank == 0 else None)
+        if not line:
+            return
+        order = msgspec.json.decode(line, type=SumOrder)
+        mine = np.full(order.nbytes // 4, 1.0 + world.rank, dtype=np.float32)
+        total = np.empty_like(mine)
+        world.Barrier()
+        seconds = np.empty(WARMUP + order.times)
+        for i in range(len(seconds)):
+            begun = time.monotonic()
+            world.Allreduce(mine, total)
+            total /= world.size
+            seconds[i] = time.monotonic() - begun
+        mean = (1 + world.size) / 2
+        if not np.allclose(total, mean):
+            raise DovetailError(f"the mean over ranks is {total[0]}, but {mean} was expected")
+        slowest = np.empty_like(seconds)
+        world.Allreduce(seconds, slowest, op=MPI.MAX)
+        _say(world.rank, SumReply(seconds=tuple(slowest[WARMUP:].tolist())))
+
+
+def _say(rank: int, words: SumReply) -> None:
+    if rank == 0:
+        sys.stdout.buffer.write(msgspec.json.encode(words) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

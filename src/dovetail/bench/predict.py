@@ -1,0 +1,77 @@
+"""What the simulator says about the rows of `bench train`: the same workload, plan and network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from dovetail.bench.bounds import Network, hubs_of
+from dovetail.bench.crew import Crew
+from dovetail.bench.orders import LinkOrder, LinkPost, LinkReply
+from dovetail.bench.stage import Stage, Tell
+from dovetail.bench.systems import System
+from dovetail.network.model import Cluster, Host, Link
+from dovetail.plan.base import per_parameter
+from dovetail.plan.buckets import MIB, buckets
+from dovetail.plan.bulk import barrier
+from dovetail.plan.linkcost import WITH_HUBS
+from dovetail.plan.policies import AUTO, make_plan, run_passes
+from dovetail.plan.schedule import Plan
+from dovetail.simulate.run import simulate
+from dovetail.trace.graph import Profile
+
+STARTUP = 100e-6  # seconds, where there is no pair of hosts to measure it between
+UNLIMITED = 1e12  # bytes per second: a network of one host has no rate
+
+
+def fit_startup(stage: Stage, *, number: int, tell: Tell) -> tuple[float, str]:
+    """Seconds that a transfer between two hosts of the stage takes beside its bytes, and what was done to know."""
+    if stage.site.workers < 2:
+        return STARTUP, f"predictions take a startup of {STARTUP * 1e6:.0f} us: there is no pair of hosts to measure"
+    tell("fitting the startup of a transfer")
+    with Crew(stage.lab, "link", "dovetail.bench.link_worker", LinkPost(), workers=2, number=number) as crew:
+        crew.hear(LinkReply)
+        found = crew.ask(LinkOrder(), LinkReply)[0]
+    assert found.link is not None
+    startup, off = found.link.startup, found.error
+    return startup, f"predictions take a startup of {startup * 1e6:.0f} us, fitted in this run ({off:.0%} error)"
+
+
+def cluster_of(network: Network, pattern: str, *, startup: float) -> Cluster:
+    """The network as the simulator knows it, with the hubs that the pattern uses."""
+    link = Link(startup=startup, bandwidth=network.rate or UNLIMITED)
+    wide = Link(startup=startup, bandwidth=network.hub_rate or link.bandwidth)
+    hubs = network.hub_racks[: hubs_of(pattern, network.racks)]
+    racks = sorted({*network.racks, *hubs})
+    uplink = Link(startup=0.0, bandwidth=network.uplink) if network.uplink and len(racks) > 1 else None
+    return Cluster(
+        workers=tuple(Host(name=f"worker {i}", link=link, rack=f"rack {r}") for i, r in enumerate(network.racks)),
+        hubs=tuple(Host(name=f"hub {i}", link=wide, rack=f"rack {r}") for i, r in enumerate(hubs)),
+        uplinks={f"rack {rack}": uplink for rack in racks} if uplink else {},
+    )
+
+
+def predicted(system: System, variant: str, profile: Profile, cluster: Cluster) -> float:
+    """The simulated seconds of an iteration."""
+    if variant == AUTO:
+        # Not at the top: it loads torch, which the conductor of a bench otherwise does without.
+        from dovetail.training.choosing import shortlist
+
+        place = system.update or ("hub" if system.pattern in WITH_HUBS else "worker")
+        found = shortlist(profile, cluster, aggregation=None if system.free else system.pattern, place=place)
+        return min(_seconds(profile, candidate.plan, cluster) for candidate in found)
+    if not system.each:
+        return _seconds(profile, ddp_plan(profile, cluster, megabytes=float(variant)), cluster)
+    plan = make_plan(profile, cluster, variant, aggregation=system.pattern, update=system.update)
+    return _seconds(profile, plan, cluster)
+
+
+def ddp_plan(profile: Profile, cluster: Cluster, *, megabytes: float) -> Plan:
+    """PyTorch's schedule over Gloo's ring; a bucket size given by the user counts for the first bucket as well."""
+    size = int(megabytes * MIB)
+    start = replace(per_parameter(profile, policy="ddp"), aggregation="ring", update="worker")
+    return run_passes(start, profile, cluster, [partial(buckets, max_bytes=size, first_bytes=size), barrier])
+
+
+def _seconds(profile: Profile, plan: Plan, cluster: Cluster) -> float:
+    return simulate(profile, plan, cluster).iteration_time
