@@ -28,8 +28,8 @@ class Engine {
   }
 
  private:
-  // Enough to keep a 10 Gbit/s link busy for 0.1 ms, little enough to be overtaken on a slow one.
-  static constexpr int kCredit = 128 * 1024;
+  // What waits unsent in the kernel cannot be overtaken: two chunks keep a link busy, more only add delay.
+  static constexpr int kCredit = 64 * 1024;
 
   std::vector<std::unique_ptr<Loop>> loops_;
   int credit_;

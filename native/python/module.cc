@@ -160,6 +160,7 @@ Hyper hyperFrom(const std::vector<double>& v) {
 
 NB_MODULE(_native, m) {
   m.doc() = "The native engine; use it through dovetail.engine.";
+  nb::set_leak_warnings(false);  // A training job lives until its process ends, and says goodbye then.
   engineError = PyErr_NewExceptionWithDoc(
       "dovetail._native.EngineError", "The job has failed; args are (peer, reason, step).", nullptr, nullptr);
   m.attr("EngineError") = nb::borrow(engineError);

@@ -30,7 +30,7 @@ class Options:
     """How the engine works; none of these changes a result, except that `deterministic` fixes the order of sums."""
 
     chunk_bytes: int | None = None  # None: what the plan says
-    lanes: int = 2  # connections between two nodes
+    lanes: int = 1  # connections between two nodes: more where one stream is capped, but each keeps bytes in the kernel
     threads: int = 1
     credit: int = 0  # bytes that may wait in the kernel per connection; 0 = the engine's own choice
     rate: float = 0.0  # bytes per second out of this node; 0 = unlimited
