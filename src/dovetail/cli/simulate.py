@@ -35,6 +35,7 @@ def simulate(
     profile: Annotated[Path | None, typer.Argument(help="profile.json of `dovetail trace`.")] = None,
     model: Annotated[str | None, typer.Option(help="A published network instead, e.g. resnet50.")] = None,
     compute: Annotated[float, typer.Option(help="Seconds of computation per iteration of --model.")] = 1.0,
+    scale: Annotated[float, typer.Option(help="Shrink the parameters of --model, as the bench does.")] = 1.0,
     cluster: Annotated[Path | None, typer.Option(help="cluster.json of `dovetail network`.")] = None,
     workers: Annotated[int, typer.Option(help="Equal workers, instead of --cluster.")] = 4,
     rate: Annotated[str, typer.Option(help="Their links, e.g. 500mbit.")] = "1gbit",
@@ -57,7 +58,7 @@ def simulate(
     Example: dovetail simulate --model resnet50 --compute 1.0 --workers 4 --rate 500mbit --policy bulk,fifo,ddp,p3
     """
     console = Console(stderr=json is not None and str(json) == "-")
-    traced = _profile(profile, model, compute)
+    traced = _profile(profile, model, compute, scale)
     if cluster is not None:
         network = codec.load(Cluster, cluster)
     else:
@@ -91,14 +92,14 @@ def simulate(
         codec.save(result, json)
 
 
-def _profile(path: Path | None, model: str | None, compute: float) -> Profile:
+def _profile(path: Path | None, model: str | None, compute: float, scale: float) -> Profile:
     if (path is None) == (model is None):
         raise BadInput("name either a profile.json or a published network, e.g. --model resnet50 --compute 1.0")
     if path is not None:
         return codec.load(Profile, path)
     from dovetail.bench.models import profile_of
 
-    return profile_of(str(model), compute=compute)
+    return profile_of(str(model), compute=compute, scale=scale)
 
 
 def _table(found: Comparison) -> Table:
