@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -57,6 +58,17 @@ def all_reduce_many_at_once(rank: int, size: int) -> Any:
         work.wait()
     assert all(work.is_completed() for work in works)
     return data
+
+
+def all_reduce_large(rank: int, size: int) -> Any:
+    """Larger than a piece, several at once, among small ones."""
+    data = [mine(rank, count) for count in (3_000_000, 10, 1 << 20, 2_500_001, 10)]
+    for work in [dist.all_reduce(d, op=dist.ReduceOp.AVG, async_op=True) for d in data]:
+        work.wait()
+    turned = mine(rank, 1500, 1000).t()
+    dist.all_reduce(turned)
+    # Hashes: whole tensors of this size would only be carried to the test and back.
+    return [hashlib.sha256(d.contiguous().numpy().tobytes()).hexdigest() for d in (*data, turned)]
 
 
 def futures_of_works(rank: int, size: int) -> Any:
@@ -193,6 +205,7 @@ def collectives_with_gradients(rank: int, size: int) -> Any:
 
 BEHAVIOURS = (
     all_reduce_types_and_sizes, all_reduce_operations, all_reduce_views_and_orders, all_reduce_many_at_once,
+    all_reduce_large,
     futures_of_works, broadcasts_and_gathers, scatters_and_exchanges, objects, point_to_point, barriers, groups,
     functional_collectives, collectives_with_gradients,
 )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import threading
 import time
 from collections import deque
@@ -12,12 +11,13 @@ from collections.abc import Callable
 import torch
 
 from dovetail.c10d.dtypes import DTYPES
-from dovetail.c10d.works import Call
+from dovetail.c10d.works import PIECE, Call
 from dovetail.engine.collectives import IN_FLIGHT, Collectives, Pending
 from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
 SLICE = 0.25  # seconds the thread waits for the oldest call before it looks whether the group is being closed
+CHUNK = 32 * 1024  # bytes; what a core sums while it is still in its cache
 PATIENCE = 5.0  # seconds that closing waits for the thread
 
 Kind = tuple[int, torch.dtype, int]
@@ -29,8 +29,8 @@ class Reducer:
     def __init__(self, open_session: Callable[[], Session], *, name: str) -> None:
         self._open_session = open_session
         self._turn = threading.Condition()
-        self._queued: deque[Call] = deque()  # not with the engine yet
-        self._flying: deque[Call] = deque()
+        self._queued: deque[Call] = deque()  # not with the engine yet, or not whole
+        self._flying: deque[tuple[Call, Pending]] = deque()  # pieces, in the order of issue
         self._recent: dict[Kind, deque[Pending]] = {}  # what occupies the engine's channels of a kind
         self._session: Session | None = None
         self._calls: Collectives | None = None
@@ -45,10 +45,8 @@ class Reducer:
     def submit(self, call: Call) -> None:
         """Take the call; returns at once."""
         with self._turn:
-            if self._broken is None and not self._closing and not self._queued and self._has_room(call):
-                self._issue(call)
-            else:
-                self._queued.append(call)
+            self._queued.append(call)
+            self._issue_queued()
             self._turn.notify()
             if threading.current_thread() is self._leader:
                 # A callback that starts a call may also wait for it: somebody else must complete it.
@@ -84,27 +82,31 @@ class Reducer:
         thread.start()
         return thread
 
-    def _has_room(self, call: Call) -> bool:
-        """Whether the engine can take the call without waiting for an older one."""
-        if self._calls is None:
-            return False
-        recent = self._recent.get(_kind(call))
-        try:
-            return recent is None or len(recent) < IN_FLIGHT or recent[0].done()
-        except DovetailError:
-            return True  # it will be told at once
+    def _issue_queued(self) -> None:
+        """Give the engine what it can take without waiting; strictly in order, as on every other rank."""
+        while self._queued and self._calls is not None and not self._closing:
+            call = self._queued[0]
+            try:
+                while self._issue_piece(call, self._calls):
+                    if call.given == len(call.pieces):
+                        break
+                else:
+                    return
+            except DovetailError as error:
+                call.finish(error)
+            self._queued.popleft()
 
-    def _issue(self, call: Call) -> None:
-        assert self._calls is not None
-        data = call.buffer
-        try:
-            pending = self._calls.all_reduce(data.data_ptr(), data.nbytes, DTYPES[data.dtype], divisor=call.divisor)
-        except DovetailError as error:
-            call.finish(error)
-            return
-        self._recent.setdefault(_kind(call), deque(maxlen=IN_FLIGHT)).append(pending)
-        self._flying.append(call)  # keeps the memory while the engine uses it
+    def _issue_piece(self, call: Call, calls: Collectives) -> bool:
+        """Whether there was room for the next piece."""
+        size, start, data = call.pieces[call.given], call.given * PIECE, call.buffer
+        recent = self._recent.setdefault((size, data.dtype, call.divisor), deque(maxlen=IN_FLIGHT))
+        if len(recent) == IN_FLIGHT and not recent[0].done():
+            return False
+        pending = calls.all_reduce(data.data_ptr() + start, size, DTYPES[data.dtype], divisor=call.divisor)
+        recent.append(pending)
+        self._flying.append((call, pending))  # keeps the memory while the engine uses it
         call.give(pending)
+        return True
 
     def _run(self) -> None:
         try:
@@ -115,7 +117,7 @@ class Reducer:
             self._broken = DovetailError(f"the engine could not be opened: {type(error).__name__}: {error}")
         else:
             with self._turn:
-                self._session, self._calls = session, Collectives(session)
+                self._session, self._calls = session, Collectives(session, chunk_bytes=CHUNK)
             if self._closing:
                 session.close()
         self._lead()
@@ -133,17 +135,21 @@ class Reducer:
                 self._turn.wait()
             if self._closing:
                 return False
-            while self._broken is None and self._queued and self._has_room(self._queued[0]):
-                self._issue(self._queued.popleft())
+            self._issue_queued()
             oldest = self._flying[0] if self._flying else None
         if oldest is None:
             if self._broken is not None:
                 self._drop_all()
             return True
         # In the order of the calls: a callback that starts another collective does so in the same order everywhere.
-        ended = True
-        with contextlib.suppress(DovetailError):  # the call keeps its error
-            ended = oldest.wait(SLICE)
+        call, pending = oldest
+        try:
+            ended = pending.wait(SLICE)
+            if ended and pending is call.last:
+                call.finish()
+        except DovetailError as error:
+            ended = True
+            call.finish(error)
         with self._turn:
             if ended and self._flying and self._flying[0] is oldest:
                 self._flying.popleft()
@@ -152,12 +158,8 @@ class Reducer:
     def _drop_all(self) -> None:
         reason = self._broken or Misuse("the process group was destroyed while an all_reduce was under way")
         with self._turn:
-            dropped = (*self._queued, *self._flying)
+            dropped = (*self._queued, *(call for call, _ in self._flying))
             self._queued.clear()
             self._flying.clear()
         for call in dropped:
             call.finish(reason)
-
-
-def _kind(call: Call) -> Kind:
-    return call.buffer.nbytes, call.buffer.dtype, call.divisor

@@ -15,13 +15,26 @@ from dovetail.engine.collectives import Pending
 from dovetail.errors import DovetailError
 
 LOOK = timedelta(seconds=0.25)  # between two looks whether a peer of a waiting collective is gone
+# Large tensors travel in pieces of one size, which share the engine's channels: memory does not grow with the model.
+PIECE = 4 << 20  # bytes
 _ENDLESS = timedelta(0)  # torch's word for "no limit"
 
 
 class Call:
-    """One reduction: one buffer, handed to the engine once and completed once, by whichever thread sees it first."""
+    """One reduction: one buffer, handed to the engine in pieces, completed once, by whichever thread sees it first."""
 
-    __slots__ = ("_error", "_finished", "_future", "_given", "_lock", "_pending", "_targets", "buffer", "divisor")
+    __slots__ = (
+        "_error",
+        "_finished",
+        "_future",
+        "_given",
+        "_lock",
+        "_pending",
+        "_targets",
+        "buffer",
+        "divisor",
+        "pieces",
+    )
 
     def __init__(self, tensors: list[torch.Tensor], divisor: int) -> None:
         first = tensors[0].detach()
@@ -29,26 +42,35 @@ class Call:
         self._targets = [] if whole else tensors  # what the result is copied back to
         self.buffer = first if whole else torch.cat([t.detach().reshape(-1) for t in tensors])
         self.divisor = divisor
+        size = self.buffer.nbytes
+        self.pieces = [min(PIECE, size - start) for start in range(0, size, PIECE)] or [0]  # bytes
         self._lock = threading.Lock()
-        self._given = threading.Event()  # the engine has it, or never will
-        self._pending: Pending | None = None
+        self._given = threading.Event()  # the engine has all pieces, or never will
+        self._pending: list[Pending] = []
         self._error: Exception | None = None
         self._finished = False
         self._future: torch.futures.Future[Any] | None = None
 
+    @property
+    def given(self) -> int:
+        """How many pieces the engine has."""
+        return len(self._pending)
+
     def give(self, pending: Pending) -> None:
-        """The engine has the buffer."""
-        self._pending = pending
-        self._given.set()
+        """The engine has the next piece."""
+        self._pending.append(pending)
+        if len(self._pending) == len(self.pieces):
+            self._given.set()
+
+    @property
+    def last(self) -> Pending | None:
+        """The piece that completes the call, when the engine has it."""
+        return self._pending[-1] if self._given.is_set() and self._pending else None
 
     def done(self) -> bool:
         """Whether `wait` would return at once, or raise."""
-        if self._finished:
-            return True
-        if self._pending is None:
-            return False
         try:
-            return self._pending.done()
+            return self._finished or (self._given.is_set() and all(p.done() for p in self._pending))
         except DovetailError:
             return True
 
@@ -57,12 +79,12 @@ class Call:
         end = None if timeout is None else time.monotonic() + timeout
         if not self._given.wait(timeout):
             return False
-        if not self._finished and self._pending is not None:
-            try:
-                if not self._pending.wait(None if end is None else max(0.0, end - time.monotonic())):
+        try:
+            for pending in () if self._finished else self._pending:
+                if not pending.wait(None if end is None else max(0.0, end - time.monotonic())):
                     return False
-            except DovetailError as error:
-                self.finish(error)
+        except DovetailError as error:
+            self.finish(error)
         self.finish()
         if self._error is not None:
             raise self._error
