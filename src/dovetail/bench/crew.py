@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import signal
 import subprocess
 import sys
@@ -72,14 +73,21 @@ class Crew:
         """What every rank says next, in rank order."""
         alarm = threading.Timer(PATIENCE, end, args=(self._processes, signal.SIGKILL))
         alarm.start()
+        lines: dict[int, bytes] = {}
         try:
-            lines = [process.stdout.readline() for process in self._processes]  # type: ignore[union-attr]
+            with selectors.DefaultSelector() as waiting:
+                for rank, process in enumerate(self._processes):
+                    waiting.register(process.stdout, selectors.EVENT_READ, rank)  # type: ignore[arg-type]
+                while len(lines) < len(self._processes):
+                    for key, _ in waiting.select():
+                        line: bytes = key.fileobj.readline()  # type: ignore[union-attr]
+                        if not line:  # at once: the others may wait for this one for a long time
+                            raise BenchError(f"{self.name!r} failed on rank {key.data}: {self._last_words(key.data)}")
+                        lines[key.data] = line
+                        waiting.unregister(key.fileobj)
         finally:
             alarm.cancel()
-        if not all(lines):
-            silent = lines.index(b"")
-            raise BenchError(f"{self.name!r} failed on rank {silent}: {self._last_words(silent)}")
-        return [msgspec.json.decode(line, type=kind) for line in lines]
+        return [msgspec.json.decode(lines[rank], type=kind) for rank in sorted(lines)]
 
     def said(self, rank: int) -> list[str]:
         """What the rank has written to its standard error so far."""

@@ -27,6 +27,7 @@ class Means:
     variant: str
     hubs: tuple[str, ...] = ()
     groups: Groups | None = None
+    facing: str = ""  # the host whose route tells which interface to use
     rate: float = 0.0
     trace: bool = False
 
@@ -74,7 +75,7 @@ def _attach_dovetail(system: str, model: nn.Module, optimizer: Optimizer, means:
         update=chosen.update or "auto",
         rate=means.rate,
         trace=means.trace,
-        options=Options(groups=means.groups),
+        options=Options(groups=means.groups, facing=means.facing),
     )
     return model
 

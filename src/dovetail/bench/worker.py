@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +33,14 @@ class Trainee:
         self._called = self._model
         system = SYSTEMS[post.system]
         if order.variant != ALONE:
-            means = Means(variant=order.variant, hubs=post.hubs, groups=post.groups, rate=post.rate, trace=order.trace)
+            means = Means(
+                variant=order.variant,
+                hubs=post.hubs,
+                groups=post.groups,
+                facing=os.environ["MASTER_ADDR"],
+                rate=post.rate,
+                trace=order.trace,
+            )
             self._called = system.attach(self._model, self._optimizer, means)
         self._own_spans = system.spans if order.trace else None
         self._spans: list[Span] = []

@@ -11,6 +11,8 @@ from dovetail.bench.allreduce import SYSTEMS as SUMMING
 from dovetail.bench.allreduce import bench_allreduce
 from dovetail.bench.models import published
 from dovetail.bench.orders import Workload
+from dovetail.bench.overhead import bench_overhead
+from dovetail.bench.pull import ORDERS, bench_pull
 from dovetail.bench.show import give, telling
 from dovetail.bench.stage import Site
 from dovetail.bench.systems import SYSTEMS as TRAINING
@@ -26,6 +28,8 @@ Racks = Annotated[int, typer.Option(help="racks the hosts stand in")]
 Uplink = Annotated[str, typer.Option(help="of each rack's link to the other racks; 0 = unshaped")]
 Shuffle = Annotated[bool, typer.Option("--shuffle-hosts", help="number hosts across racks at random")]
 Seed = Annotated[int, typer.Option(help="of the shuffle")]
+Model = Annotated[str, typer.Option(help="vgg19, resnet50, inception_v3, alexnet, gpt2, seq2seq, ...")]
+Scale = Annotated[float, typer.Option(help="of the published parameter sizes")]
 Systems = Annotated[str, typer.Option(help=f"what to compare, of {', '.join(TRAINING)}")]
 Sums = Annotated[str, typer.Option(help=f"what to compare, of {', '.join(SUMMING)}")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write the result; - = stdout")]
@@ -34,14 +38,14 @@ Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write 
 def register(app: typer.Typer) -> None:
     """Add the verb and its commands."""
     bench = typer.Typer(no_args_is_help=True, help="Measure training or all-reduce beside PyTorch DDP and Gloo.")
-    for command in (train, allreduce, urgent):
+    for command in (train, allreduce, urgent, pull, overhead):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
 
 def train(
-    model: Annotated[str, typer.Option(help="vgg19, resnet50, inception_v3, alexnet, gpt2, seq2seq, ...")] = "vgg19",
-    scale: Annotated[float, typer.Option(help="of the published parameter sizes")] = 0.0625,
+    model: Model = "vgg19",
+    scale: Scale = 0.0625,
     workers: Workers = 4,
     rate: Rate = "500mbit",
     hub_rate: HubRate = None,
@@ -115,6 +119,47 @@ def urgent(
     with telling() as tell:
         speed, sizes = parse_rate(rate), (parse_bytes(small), parse_bytes(large))
         result = bench_urgent(rate=speed, small=sizes[0], large=sizes[1], rounds=rounds, tell=tell)
+    give(result, json)
+
+
+def pull(
+    model: Model = "inception_v3",
+    scale: Scale = 0.0625,
+    clients: Annotated[int, typer.Option(min=1, help="inference agents that pull at once")] = 2,
+    rate: Rate = "200mbit",
+    hub_rate: Annotated[str | None, typer.Option(help="of the hub's link (default: clients x rate)")] = None,
+    compute: Annotated[str, typer.Option(help="seconds of a forward pass")] = "0.3",
+    orders: Annotated[str, typer.Option(help=f"of the pulls, of {', '.join(ORDERS)}")] = ",".join(ORDERS),
+    rounds: Annotated[int, typer.Option(help="pulls in each order, per client")] = 5,
+    json: Json = None,
+) -> None:
+    """Time clients that pull a model from a hub under their forward pass, from the first request to the pass's end.
+
+    Example: dovetail bench pull --model inception_v3 --orders tac,random
+    """
+    workload = Workload(model=model, scale=scale, compute=parse_seconds(compute))
+    published(model)
+    with telling() as tell:
+        site = _site(clients, rate, hub_rate, 1, "0", None)
+        result = bench_pull(site, workload, orders=orders.split(","), rounds=rounds, tell=tell)
+    give(result, json)
+
+
+def overhead(
+    workers: Workers = 2,
+    params: Annotated[int, typer.Option(help="parameters of the network, all small")] = 200,
+    step: Annotated[str, typer.Option(help="seconds of a step, by the size of the batch")] = "0.3",
+    rounds: Annotated[int, typer.Option(help="turns of each kind")] = 10,
+    steps: Annotated[int, typer.Option(help="steps in a turn")] = 5,
+    json: Json = None,
+) -> None:
+    """Compare steps of a compute-bound network with and without dovetail, in the same processes in turns.
+
+    Example: dovetail bench overhead --params 200 --step 0.3
+    """
+    with telling() as tell:
+        seconds = parse_seconds(step)
+        result = bench_overhead(workers=workers, params=params, step=seconds, rounds=rounds, steps=steps, tell=tell)
     give(result, json)
 
 

@@ -1,0 +1,69 @@
+"""One rank of `bench overhead`: the same network twice, once alone and once distributed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dovetail.bench.orders import OverheadOrder, OverheadPost, OverheadReply
+from dovetail.bench.serve import serve
+from dovetail.training.distribute import distribute
+
+WIDTH = 32  # of every layer: little to send, whatever the batch costs
+TRIAL, TRIALS = 512, 2  # samples of the first batch; the next is chosen by it, as small ones hide the cost of a sample
+    512,
+    2,
+)  # samples of the first batch by which the next is chosen: a layer's fixed cost hides in small ones
+
+
+class Trainee:
+    """A network of narrow layers and its optimizer."""
+
+    def __init__(self, params: int, *, distributed: bool) -> None:
+        torch.manual_seed(1)
+        layers = [module for _ in range(params // 2) for module in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+        self.model = nn.Sequential(*layers)
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        if distributed:
+            distribute(self.model, self._optimizer, policy="p3", hubs=())
+
+    def run(self, batch: torch.Tensor, steps: int) -> OverheadReply:
+        """Mean times of a step, with all its updates done at the end."""
+        dist.barrier()
+        wall, cpu = time.monotonic(), time.process_time()
+        for _ in range(steps):
+            self._optimizer.zero_grad()
+            self.model(batch).square().mean().backward()
+            self._optimizer.step()
+        self.model.state_dict()  # complete when it returns
+        return OverheadReply(wall=(time.monotonic() - wall) / steps, cpu=(time.process_time() - cpu) / steps)
+
+
+def start(post: OverheadPost) -> tuple[OverheadReply, Callable[[OverheadOrder], OverheadReply]]:
+    """What is trained, and what obeys orders."""
+    trainees = {kind: Trainee(post.params, distributed=kind) for kind in (False, True)}
+    samples = _samples(trainees[False], post.step)
+    batch = torch.randn(samples, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    weights = list(trainees[False].model.parameters())
+    words = OverheadReply(params=len(weights), nbytes=sum(p.nbytes for p in weights), batch=samples)
+    return words, lambda order: trainees[order.distributed].run(batch, order.steps)
+
+
+def _samples(trainee: Trainee, step: float) -> int:
+    """How many samples make a step of `step` seconds, as the slowest rank finds it."""
+    samples = TRIAL
+    for _ in range(TRIALS):
+        trial = torch.randn(samples, WIDTH)
+        trainee.run(trial, 1)
+        took = torch.tensor([trainee.run(trial, 2).wall])
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        samples = max(1, round(samples * step / took.item()))
+    return samples
+
+
+if __name__ == "__main__":
+    serve(OverheadPost, OverheadOrder, start)
