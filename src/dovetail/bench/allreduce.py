@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dovetail.bench.bounds import RING, SHUFFLE, Network, groups_of, hubs_of, transfer_time
 from dovetail.bench.crew import Crew
 from dovetail.bench.mpi_crew import MpiCrew, mpi_missing
-from dovetail.bench.orders import GLOO, MPI, SumOrder, SumPost, SumReply
+from dovetail.bench.orders import GLOO, MPI, MPI_RING, SumOrder, SumPost, SumReply
 from dovetail.bench.predict import STARTUP, cluster_of
 from dovetail.bench.result import AllreduceResult, ReduceResult, SizeResult, Times
 from dovetail.bench.stage import Site, Stage, Tell, built
@@ -17,7 +17,7 @@ from dovetail.plan.linkcost import both_ways
 from dovetail.plan.patterns import PATTERNS
 from dovetail.plan.policies import AUTO
 
-OTHERS = {GLOO: RING, MPI: RING}  # whose bytes are counted for systems that are not ours
+OTHERS = {GLOO: RING, MPI: RING, MPI_RING: RING}  # whose bytes are counted for systems that are not ours
 OURS = {"sharded": SHUFFLE, **{pattern: pattern for pattern in PATTERNS}}
 SYSTEMS = (*OTHERS, *OURS, AUTO)
 LEAST, MOST = 5, 200  # sums of one size
@@ -79,9 +79,9 @@ def _pattern(name: str) -> str:
 def _able(systems: Sequence[str], stage: Stage) -> tuple[list[str], list[str]]:
     """The systems that can run here, and a line about each that cannot."""
     reasons = {name: "it cannot keep to a rate" for name in OTHERS if stage.limit}
-    missing = mpi_missing() if MPI in systems else ""
+    missing = mpi_missing()
     if missing:
-        reasons[MPI] = missing
+        reasons |= {MPI: missing, MPI_RING: missing}
     names = [name for name in systems if name not in reasons]
     if not names:
         raise BadInput("; ".join(f"{name} cannot run: {reasons[name]}" for name in systems))
@@ -90,8 +90,8 @@ def _able(systems: Sequence[str], stage: Stage) -> tuple[list[str], list[str]]:
 
 def _crew(stage: Stage, name: str, number: int) -> Crew:
     workers, pattern = stage.site.workers, _pattern(name)
-    if name == MPI:
-        return MpiCrew(stage.lab, workers=workers)
+    if name in (MPI, MPI_RING):
+        return MpiCrew(stage.lab, workers=workers, ring=name == MPI_RING)
     racks = stage.network(workers).racks
     groups = groups_of("two-level" if name == AUTO else pattern, racks)
     post = SumPost(hubs=stage.hubs_for(pattern, workers), groups=groups, rate=stage.limit)

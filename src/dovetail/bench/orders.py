@@ -8,7 +8,7 @@ from dovetail.bench.bounds import Groups
 from dovetail.network.model import Link
 from dovetail.timeline import Span
 
-GLOO, MPI = "gloo", "mpi"  # each an `aggregation` beside those of the engine
+GLOO, MPI, MPI_RING = "gloo", "mpi", "mpi-ring"  # each an `aggregation` beside those of the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class SumPost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumOrder:
-    """Sum a tensor of `nbytes` this many times; `aggregation` is gloo, mpi, or a pattern that the engine knows."""
+    """Sum a tensor of `nbytes` this many times; `aggregation` is gloo, mpi, mpi-ring, or a pattern that the engine knows."""
 
     aggregation: str
     nbytes: int

@@ -14,10 +14,8 @@ from dovetail.bench.serve import serve
 from dovetail.training.distribute import distribute
 
 WIDTH = 32  # of every layer: little to send, whatever the batch costs
-TRIAL, TRIALS = 512, 2  # samples of the first batch; the next is chosen by it, as small ones hide the cost of a sample
-    512,
-    2,
-)  # samples of the first batch by which the next is chosen: a layer's fixed cost hides in small ones
+TRIAL = 512  # samples of the first batch tried
+TRIALS = 2  # each chooses the next batch: small ones are dear by the sample
 
 
 class Trainee:
