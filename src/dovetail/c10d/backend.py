@@ -19,7 +19,8 @@ from dovetail.errors import BadInput
 from dovetail.plan.schedule import REDUCE, Plan, Transfer
 from dovetail.trace.graph import Param
 
-AGGREGATION = "shuffle"
+AGGREGATION = "ring"  # the least work for a core; large buckets do not feel its hops
+LANES = 1  # connections between neighbours; reductions have no urgent ones among them
 MEETING = 60.0  # seconds that the engine's opening may take; torch's own rendezvous has just succeeded
 MOST_KINDS = 256  # sizes the engine keeps a channel for; a script with more has its others reduced by Gloo
 
@@ -165,7 +166,7 @@ def _reducer(given: Any, options: Options | None) -> Reducer:
             world=size,
             plan=plan,
             tensors=[spec],
-            options=options or Options(patience=patience),
+            options=options or Options(patience=patience, lanes=LANES),
             namespace="backend",
         )
 

@@ -17,7 +17,7 @@ from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
 SLICE = 0.25  # seconds the thread waits for the oldest call before it looks whether the group is being closed
-CHUNK = 32 * 1024  # bytes; what a core sums while it is still in its cache
+CHUNK = 64 * 1024  # bytes; what a core sums while it is still in its cache
 PATIENCE = 5.0  # seconds that closing waits for the thread
 
 Kind = tuple[int, torch.dtype, int]
