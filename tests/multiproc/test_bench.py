@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from dovetail import codec
-from dovetail.bench import stage, train
+from dovetail.bench import allreduce, stage, train
 from dovetail.bench.allreduce import bench_allreduce
 from dovetail.bench.orders import Workload
+from dovetail.bench.overhead import bench_overhead
+from dovetail.bench.pull import bench_pull
 from dovetail.bench.stage import Site
 from dovetail.bench.systems import chosen
 from dovetail.bench.train import Setup, bench_train
@@ -31,7 +33,7 @@ def dovetail(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.lab
 def test_train_gives_the_promised_json_and_timelines(tmp_path: Path) -> None:
     workload = ["--model", "alexnet", "--scale", "0.004", "--compute", "0.06", "--iters", "3"]
-    network = ["--workers", "2", "--rate", "200mbit", "--systems", "ddp,sharded,hub"]
+    network = ["--workers", "2", "--rate", "200mbit", "--systems", "ddp,sharded,hub", "--predict"]
     done = dovetail("bench", "train", *workload, *network, "--json", "-", "--save", str(tmp_path))
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -40,7 +42,8 @@ def test_train_gives_the_promised_json_and_timelines(tmp_path: Path) -> None:
     assert result["rate"] == 25e6
     assert [(s["name"], s["machines"]) for s in result["systems"]] == [("ddp", 2), ("sharded", 2), ("hub", 3)]
     for system in result["systems"]:
-        assert {"iteration_s", "floor_s", "bound_s", "alpha", "cpu_idle"} <= set(system)
+        assert {"iteration_s", "floor_s", "bound_s", "alpha", "cpu_idle", "policy"} <= set(system)
+        assert system["floor_s"] <= system["predicted_s"] < 10
         times = system["iteration_s"]
         assert 0.05 < times["min"] <= times["median"] <= times["max"] < 10
         assert 0.06 <= system["floor_s"] <= system["bound_s"]
@@ -66,10 +69,11 @@ def test_the_hub_gets_one_worker_fewer_on_the_same_machines() -> None:
 
 
 @pytest.mark.lab
-def test_allreduce_over_two_racks() -> None:
+def test_allreduce_over_two_racks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allreduce, "BUDGET", 0.4)
     site = Site(workers=3, rate=25e6, racks=2, uplink=12.5e6, shuffle_seed=1)
-    result = bench_allreduce(site, sizes=[4096, 400_000], systems=["gloo", "hub"])
-    assert [(s.name, s.machines) for s in result.systems] == [("gloo", 3), ("hub", 4)]
+    result = bench_allreduce(site, sizes=[4096, 400_000], systems=["gloo", "two-level", "rack-hubs"])
+    assert [(s.name, s.machines) for s in result.systems] == [("gloo", 3), ("two-level", 3), ("rack-hubs", 5)]
     for system in result.systems:
         assert [size.nbytes for size in system.sizes] == [4096, 400_000]
         large = system.sizes[1]
@@ -80,6 +84,23 @@ def test_allreduce_over_two_racks() -> None:
 def test_an_urgent_chunk_overtakes_and_a_patient_one_does_not() -> None:
     result = bench_urgent(rate=12.5e6, small=4096, large=6 << 20, rounds=1)
     assert result.priority_s.median < result.fifo_s.median / 2
+
+
+@pytest.mark.lab
+def test_pulls_in_a_good_order_end_sooner_than_in_any() -> None:
+    site = Site(workers=1, rate=12.5e6)
+    result = bench_pull(site, Workload(model="vgg16", scale=0.005, compute=0.3), orders=["tac", "random"], rounds=3)
+    tac, other = result.orders
+    assert result.bytes / 12.5e6 < result.bound_s == 0.3
+    assert 0.3 <= tac.pass_s.median < other.pass_s.median
+
+
+def test_overhead_is_a_ratio_to_plain_steps() -> None:
+    result = bench_overhead(workers=2, params=20, step=0.02, rounds=2, steps=2)
+    assert result.params == 20
+    assert result.plain_cpu_s.min > 0
+    assert result.cpu_ratio.min > 0.3
+    assert result.wall_ratio.max < 50
 
 
 def test_without_a_lab_systems_keep_to_the_rate_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +124,11 @@ def test_without_a_lab_systems_keep_to_the_rate_themselves(monkeypatch: pytest.M
         ("train --compute fast", "time 'fast' is not understood"),
         ("train --rate 500", "has no known unit"),
         ("train --racks 9", "9 racks for 4 hosts"),
-        ("allreduce --systems mpi", "system 'mpi' is not known"),
+        ("train --policy p3,p4", "policy 'p4' is not known"),
+        ("train --predict --compute real", "emulated layers only"),
+        ("allreduce --systems nccl", "system 'nccl' is not known"),
+        ("pull --orders tac,alphabetic", "order 'alphabetic' is not known"),
+        ("overhead --workers 1", "on 1 workers"),
         ("allreduce --sizes 1", "4 bytes"),
         ("urgent --rounds 0", "0 rounds"),
     ],

@@ -68,7 +68,7 @@ class SumPost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumOrder:
-    """Sum a tensor of `nbytes` this many times; `aggregation` is gloo, mpi, mpi-ring, or a pattern that the engine knows."""
+    """Sum a tensor of `nbytes` this many times; `aggregation` is one of the above or a pattern of the engine."""
 
     aggregation: str
     nbytes: int

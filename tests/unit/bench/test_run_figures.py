@@ -55,6 +55,7 @@ def test_idle_cores_are_counted_once() -> None:
         ({"workload": Workload(model="vgg19", scale=0.0, compute=1.0)}, "scale is 0.0"),
         ({"workload": Workload(model="vgg19", scale=1.0, compute=-1.0)}, "compute is -1.0"),
         ({"site": Site(workers=1, rate=0.0), "same_machines": True}, "2 workers or more"),
+        ({"workload": Workload(model="vgg19", scale=1.0, compute=None), "predict": True}, "emulated"),
     ],
 )
 def test_bad_setups_are_told_in_one_line(options: dict[str, object], words: str) -> None:
@@ -71,6 +72,16 @@ def test_bad_setups_are_told_in_one_line(options: dict[str, object], words: str)
 def test_unknown_or_doubled_systems_are_refused(names: list[str]) -> None:
     with pytest.raises(BadInput):
         chosen(names)
+
+
+def test_each_of_our_systems_runs_the_given_policies_and_others_their_own() -> None:
+    ddp, ring, auto = chosen(["ddp", "ring", "auto"], ["tac", "auto"])
+    assert (ddp.each, ddp.variants) == (False, ("25", "5", "1"))
+    assert (ring.each, ring.variants, ring.pattern) == (True, ("tac", "auto"), "ring")
+    assert (auto.free, auto.variants) == (True, ("auto",))
+    for policies in (["tak"], ["p3", "p3"], []):
+        with pytest.raises(BadInput):
+            chosen(["ring"], policies)
 
 
 def test_chunks_in_a_row_become_one_span_and_others_stay() -> None:
