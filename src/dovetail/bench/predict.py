@@ -21,6 +21,7 @@ from dovetail.simulate.run import simulate
 from dovetail.trace.graph import Profile
 
 STARTUP = 100e-6  # seconds, where there is no pair of hosts to measure it between
+PLANNED_LINK = Link(startup=50e-6, bandwidth=125e6)  # what `distribute` plans a named policy for: it measures nothing
 UNLIMITED = 1e12  # bytes per second: a network of one host has no rate
 
 
@@ -62,7 +63,8 @@ def predicted(system: System, variant: str, profile: Profile, cluster: Cluster) 
         return min(_seconds(profile, candidate.plan, cluster) for candidate in found)
     if not system.each:
         return _seconds(profile, ddp_plan(profile, cluster, megabytes=float(variant)), cluster)
-    plan = make_plan(profile, cluster, variant, aggregation=system.pattern, update=system.update)
+    known = Cluster.uniform(workers=len(cluster.workers), link=PLANNED_LINK, hubs=len(cluster.hubs))
+    plan = make_plan(profile, known, variant, aggregation=system.pattern, update=system.update)
     return _seconds(profile, plan, cluster)
 
 
