@@ -229,12 +229,13 @@ def _target(label: str, address: str, secret: str) -> Target:
     return Target(label=label, host=host, port=port, secret=secret)
 
 
+def store_host(store: Any) -> str:
+    """Where the store is served, under whatever wraps it; empty when it does not say."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return str(getattr(store, "host", None) or "")
+
+
 def _rendezvous_host(store: Store, request: Request) -> str:
-    if request.options.facing:
-        return request.options.facing
-    inner: Any = store
-    while hasattr(inner, "underlying_store"):
-        inner = inner.underlying_store
-    if getattr(inner, "host", None):
-        return str(inner.host)
-    return parse_address(request.hubs[0])[0] if request.hubs else "localhost"
+    hub = parse_address(request.hubs[0])[0] if request.hubs else ""
+    return request.options.facing or store_host(store) or hub or "localhost"

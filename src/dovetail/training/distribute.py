@@ -85,7 +85,7 @@ def _place(setting: Setting, optimizer: Optimizer, update: str) -> str:
         return update
     known = policies().get(setting.policy)
     pattern = setting.aggregation or (known.aggregation if known else None)
-    if not setting.hubs or pattern not in (None, "hub", "rack-hubs") or type(optimizer) is not torch.optim.SGD:
+    if not setting.hubs or pattern not in (None, "hub") or type(optimizer) is not torch.optim.SGD:
         return "worker"
     try:
         rule_of(optimizer)

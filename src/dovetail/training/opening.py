@@ -12,6 +12,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from dovetail.engine.opening import store_host
 from dovetail.engine.peers import Meeting
 from dovetail.engine.rule import Rule
 from dovetail.engine.session import Options, Session
@@ -117,7 +118,7 @@ class Opener:
     @property
     def meeting_host(self) -> str:
         """The host whose route tells which of our interfaces the job uses."""
-        return self.setting.options.facing or str(getattr(self.store, "host", "") or "localhost")
+        return self.setting.options.facing or store_host(self.store) or "localhost"
 
     def agreed(self, topic: str, make: Callable[[], T], kind: Any) -> T:
         """What rank 0 makes, on every rank; all ranks call it."""
