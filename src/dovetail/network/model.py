@@ -66,7 +66,7 @@ class Cluster:
     def uniform(
         cls, *, workers: int, link: Link, hubs: int = 0, hub_link: Link | None = None, interfaces: int = 1
     ) -> Cluster:
-        """`workers` equal hosts, and `hubs` hub hosts whose interfaces each have `hub_link` (default: the same link)."""
+        """`workers` equal hosts, and `hubs` hubs whose interfaces each have `hub_link` (default: the same link)."""
         if workers < 1:
             raise BadInput(f"a cluster with {workers} workers; give it 1 or more")
         hub = hub_link or link
@@ -79,7 +79,7 @@ class Cluster:
     def racked(
         cls, *, racks: int, per_rack: int, link: Link, oversubscription: float = 1.0, hub_per_rack: bool = False
     ) -> Cluster:
-        """`racks` racks of `per_rack` equal workers; a rack's uplink is its hosts' bandwidth over `oversubscription`."""
+        """`racks` racks of `per_rack` workers; a rack's uplink is its hosts' bandwidth over `oversubscription`."""
         if racks < 1 or per_rack < 1:
             raise BadInput(f"{racks} racks of {per_rack} hosts; both must be 1 or more")
         if not oversubscription > 0:
@@ -99,7 +99,7 @@ class Cluster:
                 for r in range(racks)
                 if hub_per_rack
             ),
-            uplinks={name: uplink for name in names} if racks > 1 else {},
+            uplinks=dict.fromkeys(names, uplink) if racks > 1 else {},
         )
 
     @property
