@@ -35,6 +35,7 @@ struct Slot {
   const std::byte* value = nullptr;  // What a Send step sends.
   std::vector<Node> from;            // Who has contributed.
   std::vector<Node> askers;          // Who has asked and is not served yet.
+  std::vector<Node> asked;           // Who has asked at all.
   std::vector<Early> early;
   Buffer buffer;  // The sum, or a result that waits for its release.
   Buffer wire;    // A sum in the wire's 16 bits.
@@ -57,6 +58,7 @@ struct Slot {
 struct WaitingGet {
   Node peer;
   uint8_t slot;
+  uint8_t tag;  // The asker's, returned with the answer.
   Iteration version;
 };
 

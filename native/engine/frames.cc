@@ -10,12 +10,71 @@
 namespace dovetail {
 
 namespace {
-constexpr size_t kMaxUnborn = 1 << 20;  // Frames; a peer that far ahead does not run our program.
+
+constexpr size_t kMaxUnborn = 1u << 30;  // Bytes; a peer that far ahead does not run our program.
+constexpr size_t kMaxGroups = 1u << 16;
+constexpr size_t kMaxReason = 4096;
+constexpr size_t kMaxWaiting = 4096;  // Gets of one chunk that wait for a later version.
+constexpr size_t kHyperBytes = sizeof(double) * 7;
+
+}  // namespace
+
+// Everything that arrives passes here first, so that no later line meets a frame it cannot handle.
+bool Shard::accepts(Link& link, const Header& header) {
+  if (failed_) return true;  // It is thrown away.
+  const Kind kind = header.kind;
+  if (isGuest(link.peer()) && kind != Kind::Get && kind != Kind::Bye && kind != Kind::Beat) return false;
+  switch (kind) {
+    case Kind::Hyper:
+      return header.length == kHyperBytes && header.chunk < kMaxGroups;
+    case Kind::Abort:
+      return header.length <= kMaxReason;
+    case Kind::Beat:
+    case Kind::Bye:
+      return header.length == 0;
+    case Kind::Partial:
+      if (header.chunk >= chunks_.size()) {
+        return job_.mayGrow() && header.iteration > 0 && unbornBytes_ + header.length <= kMaxUnborn;
+      }
+      return fits(link.peer(), header);
+    case Kind::Result:
+    case Kind::Ask:
+    case Kind::Put:
+    case Kind::Get:
+    case Kind::Value:
+      return fits(link.peer(), header);
+  }
+  return false;
 }
 
-bool Shard::fits(const Header& header) const {
-  return header.chunk < chunks_.size() && chunks_[header.chunk] != nullptr &&
-         (header.length == 0 || header.length == static_cast<uint64_t>(chunks_[header.chunk]->spec.nbytes));
+bool Shard::fits(Node from, const Header& header) const {
+  if (!known(header)) return false;
+  const Chunk& chunk = *chunks_[header.chunk];
+  const bool absent = (header.flags & kAbsent) != 0;
+  const auto whole = static_cast<uint64_t>(chunk.spec.nbytes);
+  const auto takes = [&](Op op) {
+    const Program& program = programOf(chunk);
+    return std::any_of(program.begin(), program.end(), [&](const Step& step) {
+      return step.op == op &&
+             (op == Op::Finish || std::find(step.peers.begin(), step.peers.end(), from) != step.peers.end());
+    });
+  };
+  switch (header.kind) {
+    case Kind::Partial:
+      return header.iteration > 0 && header.length == (absent ? 0 : whole) && takes(Op::Add);
+    case Kind::Result:
+      return header.iteration > 0 && header.length == (absent ? 0 : whole) && takes(Op::Copy);
+    case Kind::Ask:
+      return header.iteration > 0 && header.length == 0 && takes(Op::Offer);
+    case Kind::Put:
+      return header.length == whole && header.slot <= 2 && takes(Op::Finish);
+    case Kind::Get:
+      return header.length == 0 && header.slot <= 2 && takes(Op::Finish) && chunk.gets.size() < kMaxWaiting;
+    case Kind::Value:
+      return header.length == (absent ? 0 : whole) && gets_.contains({header.chunk, header.slot, header.tag});
+    default:
+      return false;
+  }
 }
 
 std::byte* Shard::placeFor(Link& link, const Header& header) {
@@ -26,24 +85,17 @@ std::byte* Shard::placeFor(Link& link, const Header& header) {
   if (failed_) return scratch();
   switch (header.kind) {
     case Kind::Partial:
-      if (header.chunk >= chunks_.size()) return isGuest(link.peer()) ? nullptr : scratch();
-      return isGuest(link.peer()) || !fits(header) ? nullptr : placeForPartial(link, header);
+      return known(header) ? placeForPartial(link, header) : scratch();
     case Kind::Result:
-      return isGuest(link.peer()) || !fits(header) ? nullptr : placeForResult(header);
+      return placeForResult(header);
     case Kind::Put:
-      return isGuest(link.peer()) || !fits(header) ? nullptr
-                                                   : masterSlot(*chunks_[header.chunk], header.slot);
+      return masterSlot(*chunks_[header.chunk], header.slot);
     case Kind::Value: {
-      const auto found = gets_.find({header.chunk, header.slot});
-      if (!fits(header) || found == gets_.end()) return nullptr;
-      return found->second.memory + chunks_[header.chunk]->spec.offset;
+      std::byte* memory = gets_.at({header.chunk, header.slot, header.tag}).memory;
+      return memory == nullptr ? scratch() : memory + chunks_[header.chunk]->spec.offset;
     }
-    case Kind::Hyper:
-      return header.length == sizeof(double) * 7 ? scratch() : nullptr;
-    case Kind::Abort:
-      return header.length <= 4096 ? scratch() : nullptr;
     default:
-      return nullptr;
+      return scratch();
   }
 }
 
@@ -87,50 +139,51 @@ void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
   if (failed_ && header.kind != Kind::Abort) return;
   switch (header.kind) {
     case Kind::Partial:
-    case Kind::Result:
-      if (isGuest(link.peer())) break;
-      if (header.kind == Kind::Partial && header.chunk >= chunks_.size()) {
-        if (unborn_.size() >= kMaxUnborn) break;
+    case Kind::Result: {
+      if (!known(header)) {
+        unbornBytes_ += header.length;
         unborn_.push_back({link.peer(), link.lane(), header, std::exchange(link.scratch(), Buffer())});
         return;
       }
-      if (!fits(header)) break;
+      const Chunk& chunk = *chunks_[header.chunk];
       if (job_.options_.trace) {
-        const Chunk& chunk = *chunks_[header.chunk];
         events_.push_back({1, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, started,
                            nowNs(), header.length,
                            header.kind == Kind::Partial ? chunk.spec.push : chunk.spec.pull});
       }
       if (header.kind == Kind::Result) return resultArrived(header);
       return partialArrived(link, header, std::nullopt);
+    }
     case Kind::Ask: {
       // It may overtake the gradient that its sender pushed before it.
-      Slot* slot = isGuest(link.peer()) || !fits(header) ? nullptr : openSlot(header.chunk, header.iteration);
-      if (slot == nullptr) break;
+      Slot* slot = openSlot(header.chunk, header.iteration);
+      if (slot == nullptr ||
+          std::find(slot->asked.begin(), slot->asked.end(), link.peer()) != slot->asked.end())
+        break;
+      slot->asked.push_back(link.peer());
       slot->askers.push_back(link.peer());
       advance(header.chunk, *slot);
       return;
     }
     case Kind::Put:
-      if (!fits(header)) break;
       return putArrived(header);
     case Kind::Get:
-      if (!fits(header) || header.slot > 2) break;
-      return serveGet(header.chunk, link.peer(), header.slot, header.iteration);
+      return serveGet(header.chunk, {link.peer(), header.slot, header.tag, header.iteration});
     case Kind::Value: {
-      const auto found = gets_.find({header.chunk, header.slot});
-      if (!fits(header) || found == gets_.end()) break;
+      const auto found = gets_.find({header.chunk, header.slot, header.tag});
       const int ticket = found->second.ticket;
       gets_.erase(found);
-      return job_.gotChunk(ticket, (header.flags & kAbsent) != 0, header.iteration,
-                           chunks_[header.chunk]->spec.tensor);
+      const bool absent = (header.flags & kAbsent) != 0;
+      return job_.gotChunk(ticket, absent, header.iteration, chunks_[header.chunk]->spec.tensor);
     }
     case Kind::Hyper:
       return hyperArrived(link, header);
     case Kind::Beat:
       return;
     case Kind::Abort: {
-      const std::string reason(reinterpret_cast<const char*>(link.scratch().data()), header.length);
+      std::string reason(reinterpret_cast<const char*>(link.scratch().data()), header.length);
+      // It is shown to people and decoded by Python: plain characters only.
+      std::replace_if(reason.begin(), reason.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
       failed_ = true;
       return job_.failAt(static_cast<Node>(header.chunk), reason, header.iteration);
     }
@@ -178,7 +231,6 @@ void Shard::hyperArrived(Link& link, const Header& header) {
   const Hyper values{v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
   const Hypers& entry = hypers_[header.iteration % hypers_.size()];
   const auto group = static_cast<size_t>(header.chunk);
-  if (group > 65535) return failJob(link.peer(), "sent a frame that does not fit the job");
   if (entry.iteration == header.iteration && group < entry.groups.size() && entry.groups[group].first &&
       !(entry.groups[group].second == values)) {
     char text[160];

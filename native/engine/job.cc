@@ -11,16 +11,21 @@
 namespace dovetail {
 
 namespace {
-constexpr auto kGoodbye = std::chrono::seconds(2);
-}
+constexpr auto kGoodbye = std::chrono::seconds(2);  // Without a byte leaving.
+constexpr size_t kLongestReason = 1000;
+}  // namespace
 
 Job::Job(std::vector<Loop*> loops, JobOptions options)
-    : loops_(std::move(loops)), options_(std::move(options)) {
+    : loops_(std::move(loops)),
+      options_(std::move(options)),
+      firstLoop_(std::hash<std::string>()(options_.name)) {
   for (Loop* loop : loops_) shards_.push_back(std::make_unique<Shard>(*this, *loop));
 }
 
 Job::~Job() {
   close();
+  // A failure found while closing may still have told the shards; nothing may reach them once they are gone.
+  for (auto& shard : shards_) shard->loop().runAndWait([] {});
 }
 
 void Job::setTable(Table table) {
@@ -75,9 +80,12 @@ void Job::append(Table more) {
   }
   for (size_t t = firstTensor; t < tensors; ++t)
     tensors_[t].left[0] = tensors_[t].left[1] = tensors_[t].chunks;
+  tensorCount_ = tensors;
 }
 
 void Job::withLoopsParked(const std::function<void()>& task) {
+  static std::mutex parking;  // Two jobs that park the same loops one by one would wait for each other.
+  std::lock_guard onlyOne(parking);
   std::mutex mutex;
   std::condition_variable turned;
   size_t parked = 0, gone = 0;
@@ -118,12 +126,17 @@ void Job::addLink(Node peer, int lane, int fd) {
 }
 
 void Job::start() {
+  for (const TensorSpec& tensor : table_.tensors) {
+    if (rule_ != Rule::Mean && tensor.type != DType::F32 && tensor.type != DType::F64) {
+      throw std::invalid_argument("updates at the aggregator need 32- or 64-bit values");
+    }
+  }
   started_ = true;
   for (auto& shard : shards_) shard->loop().runAndWait([&] { shard->start(); });
 }
 
 void Job::requireTensor(int tensor, const char* what) const {
-  if (tensor < 0 || static_cast<size_t>(tensor) >= tensors_.size()) {
+  if (tensor < 0 || static_cast<size_t>(tensor) >= tensorCount_) {
     throw std::out_of_range(std::string(what) + ": there is no tensor " + std::to_string(tensor));
   }
 }
@@ -173,11 +186,17 @@ Got Job::waitGet(int ticket, double seconds) {
   if (found == tickets_.end())
     throw std::out_of_range("wait_get: there is no ticket " + std::to_string(ticket));
   changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                    [&] { return failure_.has_value() || found->second.chunksLeft == 0; });
+                    [&] { return settled_ == shards_.size() || found->second.chunksLeft == 0; });
   if (found->second.chunksLeft > 0) return Got::TimedOut;
   const bool absent = found->second.absent;
   tickets_.erase(found);
   return absent ? Got::Absent : Got::Value;
+}
+
+void Job::cancelGet(int ticket) {
+  for (auto& shard : shards_) shard->loop().runAndWait([&] { shard->cancelGet(ticket); });
+  std::lock_guard lock(mutex_);
+  tickets_.erase(ticket);
 }
 
 uint32_t Job::getStep(int tensor) const {
@@ -269,11 +288,11 @@ Waited Job::wait(const std::vector<int>& tensors, Iteration iteration, double se
   bool finished = false;
   changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
     finished = done();
-    return finished || failure_.has_value();
+    return finished || settled_ == shards_.size();
   });
   --waiters_;
   if (finished) return Waited::Done;
-  return failure_.has_value() ? Waited::Failed : Waited::TimedOut;
+  return settled_ == shards_.size() ? Waited::Failed : Waited::TimedOut;
 }
 
 Iteration Job::completed(int tensor) const {
@@ -296,14 +315,20 @@ void Job::fail(Node peer, const std::string& reason) {
 }
 
 void Job::failAt(Node peer, const std::string& reason, Iteration step) {
-  const Failure failure{peer, reason, step};
+  const Failure failure{peer, reason.substr(0, kLongestReason), step};
   {
     std::lock_guard lock(mutex_);
     if (failure_.has_value()) return;
     failure_ = failure;
-    changed_.notify_all();
   }
-  for (auto& shard : shards_) shard->loop().post([&s = *shard, failure] { s.abort(failure); });
+  for (auto& shard : shards_) {
+    shard->loop().post([this, &s = *shard, failure] {
+      s.abort(failure);
+      // Only now may a waiting caller hear of it and take its memory back.
+      std::lock_guard lock(mutex_);
+      if (++settled_ == shards_.size()) changed_.notify_all();
+    });
+  }
 }
 
 std::vector<Event> Job::events() {
@@ -323,14 +348,22 @@ std::vector<Path> Job::paths() {
 }
 
 void Job::close() {
-  if (std::exchange(closed_, true)) return;
+  if (closed_.exchange(true)) return;
   const bool failed = failure().has_value();
-  const auto until = std::chrono::steady_clock::now() + (failed ? kGoodbye / 4 : kGoodbye);
+  // As long as bytes leave, a peer still needs them, however slow the link is.
+  auto progress = std::chrono::steady_clock::now();
+  uint64_t sent = counters_.bytesSent;
   const auto awaitAll = [&](auto settled) {
     for (auto& shard : shards_) {
-      for (bool done = false; !done && std::chrono::steady_clock::now() < until;) {
+      for (bool done = false; !done;) {
         shard->loop().runAndWait([&] { done = settled(*shard); });
-        if (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        const auto now = std::chrono::steady_clock::now();
+        if (const uint64_t total = counters_.bytesSent; total != sent) {
+          sent = total;
+          progress = now;
+        }
+        if (done || now - progress > (failed ? kGoodbye / 4 : kGoodbye)) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
   };

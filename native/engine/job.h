@@ -88,6 +88,7 @@ class Job {
   void put(int tensor, int slot, const std::byte* memory, uint32_t step);
   int get(int tensor, int slot, std::byte* memory, Iteration version);
   Got waitGet(int ticket, double seconds);  // Blocks.
+  void cancelGet(int ticket);               // Its memory is the caller's again; blocks for a moment.
   uint32_t getStep(int tensor) const;
   void hyper(Iteration iteration, int group, const Hyper& values);
   void submit(int tensor, Iteration iteration, const std::byte* memory);  // Null = absent.
@@ -130,7 +131,9 @@ class Job {
   void append(Table more);
   void withLoopsParked(const std::function<void()>& task);
   void requireTensor(int tensor, const char* what) const;
-  Shard& shardOf(int lane) { return *shards_[static_cast<size_t>(lane) % shards_.size()]; }
+  // Jobs of one lane each are spread over the threads, too.
+  Shard& shardOf(int lane) { return *shards_[(static_cast<size_t>(lane) + firstLoop_) % shards_.size()]; }
+  bool mayGrow() const { return options_.node < options_.contributors; }  // A hub's table is fixed.
 
   const std::vector<Loop*> loops_;
   const JobOptions options_;
@@ -146,12 +149,15 @@ class Job {
   std::atomic<Iteration> current_{0};
   std::atomic<Iteration> backwardDone_{0};
   std::atomic<Iteration> released_{0};
+  const size_t firstLoop_;
+  std::atomic<size_t> tensorCount_{0};
   bool started_ = false;
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<int> waiters_{0};
+  size_t settled_ = 0;  // Shards that have let go of the caller's memory after a failure. Guarded by mutex_.
   std::optional<Failure> failure_;  // Guarded by mutex_.
   std::map<int, Ticket> tickets_;   // Guarded by mutex_.
   int nextTicket_ = 1;              // Guarded by mutex_.

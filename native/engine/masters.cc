@@ -59,43 +59,59 @@ void Shard::get(int ticket, int tensor, int slot, std::byte* memory, Iteration v
   if (failed_) return;
   for (const ChunkId id : ofTensor_[static_cast<size_t>(tensor)]) {
     Chunk& chunk = *chunks_[id];
-    gets_[{id, slot}] = {ticket, memory};
+    const WaitingGet get{job_.options_.node, static_cast<uint8_t>(slot), static_cast<uint8_t>(ticket),
+                         version};
+    gets_[{id, get.slot, get.tag}] = {ticket, memory};
     const Node root = rootOf(chunk);
     if (root == job_.options_.node) {
-      serveGet(id, root, slot, version);
+      serveGet(id, get);
     } else {
       send(root, chunk.spec.lane, kAtOnce, chunk.spec.pull,
-           {.chunk = id, .iteration = version, .kind = Kind::Get, .slot = static_cast<uint8_t>(slot)},
-           nullptr);
+           {.chunk = id, .iteration = version, .kind = Kind::Get, .slot = get.slot, .tag = get.tag}, nullptr);
     }
   }
   flush();
 }
 
-void Shard::serveGet(ChunkId id, Node peer, int slot, Iteration version) {
+void Shard::cancelGet(int ticket) {
+  for (auto& [key, pending] : gets_) {
+    if (pending.ticket != ticket) continue;
+    pending.memory = nullptr;  // The answer is still due; it will be thrown away.
+    for (auto& [where, peer] : peers_) {
+      const Header* header = peer.link->receiving();
+      if (header != nullptr && header->kind == Kind::Value &&
+          key == GetKey{header->chunk, header->slot, header->tag}) {
+        peer.link->divert();
+      }
+    }
+  }
+}
+
+void Shard::serveGet(ChunkId id, const WaitingGet& get) {
   Chunk& chunk = *chunks_[id];
-  if (!chunk.hasMaster || chunk.finished < version) {
-    chunk.gets.push_back({peer, static_cast<uint8_t>(slot), version});
+  if (!chunk.hasMaster || chunk.finished < get.version) {
+    chunk.gets.push_back(get);
     return;
   }
-  const bool here = slot == 0 || chunk.hasState;
-  if (peer != job_.options_.node) {
+  const bool here = get.slot == 0 || chunk.hasState;
+  if (get.peer != job_.options_.node) {
     // Behind the results that ranks wait for: a reader may not slow training down.
-    return send(peer, chunk.spec.lane, chunk.finished + 1, chunk.spec.pull,
+    return send(get.peer, chunk.spec.lane, chunk.finished + 1, chunk.spec.pull,
                 {.length = here ? static_cast<uint32_t>(chunk.spec.nbytes) : 0,
                  .chunk = id,
                  .iteration = chunk.updates,
                  .kind = Kind::Value,
                  .flags = here ? uint8_t{0} : kAbsent,
-                 .slot = static_cast<uint8_t>(slot)},
+                 .slot = get.slot,
+                 .tag = get.tag},
                 nullptr);
   }
-  const auto found = gets_.find({id, slot});
+  const auto found = gets_.find({id, get.slot, get.tag});
   if (found == gets_.end()) return;
   const PendingGet pending = found->second;
   gets_.erase(found);
-  if (here) {
-    std::memcpy(pending.memory + chunk.spec.offset, masterSlot(chunk, slot),
+  if (here && pending.memory != nullptr) {
+    std::memcpy(pending.memory + chunk.spec.offset, masterSlot(chunk, get.slot),
                 static_cast<size_t>(chunk.spec.nbytes));
   }
   job_.gotChunk(pending.ticket, !here, chunk.updates, chunk.spec.tensor);
@@ -106,7 +122,7 @@ void Shard::serveWaitingGets(ChunkId id) {
   if (chunk.gets.empty()) return;
   auto waiting = std::move(chunk.gets);
   chunk.gets.clear();
-  for (const WaitingGet& get : waiting) serveGet(id, get.peer, get.slot, get.version);
+  for (const WaitingGet& get : waiting) serveGet(id, get);
 }
 
 const std::byte* Shard::copyForValue(Peer& peer, Header& header) {

@@ -14,9 +14,11 @@ namespace dovetail {
 namespace {
 constexpr Iteration kNever = std::numeric_limits<Iteration>::max();  // Behind all that is due.
 constexpr int64_t kBeat = kSecond;
+constexpr size_t kMaxEvents = 4u << 20;
 }  // namespace
 
 void Shard::addLink(Node peer, int lane, int fd) {
+  peers_.erase({peer, lane});  // A guest that comes again starts afresh.
   Peer& entry = peers_[{peer, lane}];
   entry.link = std::make_unique<Link>(loop_, *this, fd, peer, lane, job_.options_.credit);
   if (lastTurn_ != 0) entry.link->start();  // A guest that came while the job is running.
@@ -55,14 +57,16 @@ void Shard::grow() {
 void Shard::replayUnborn() {
   auto waiting = std::move(unborn_);
   unborn_.clear();
+  unbornBytes_ = 0;
   for (Unborn& frame : waiting) {
     if (failed_) return;
     if (frame.header.chunk >= chunks_.size()) {
+      unbornBytes_ += frame.header.length;
       unborn_.push_back(std::move(frame));
       continue;
     }
     Link& link = *peers_.at({frame.peer, frame.lane}).link;
-    if (!fits(frame.header)) return failJob(frame.peer, "sent a frame that does not fit the job");
+    if (!fits(frame.peer, frame.header)) return failJob(frame.peer, "sent a frame that does not fit the job");
     partialArrived(link, frame.header, std::move(frame.payload));
   }
   flush();
@@ -71,8 +75,14 @@ void Shard::replayUnborn() {
 void Shard::stop() {
   loop_.removeTurnListener(this);
   for (auto& [key, peer] : peers_) peer.link->close();
+  failed_ = true;  // Whatever is still asked of us is too late.
   peers_.clear();
   chunks_.clear();
+  ofTransfer_.clear();
+  ofTensor_.clear();
+  atWindow_.clear();
+  atRelease_.clear();
+  gets_.clear();
 }
 
 bool Shard::drained() const {
@@ -111,6 +121,7 @@ void Shard::abort(const Failure& failure) {
   std::memcpy(reason->data(), failure.reason.data(), failure.reason.size());
   for (auto& [key, peer] : peers_) {
     peer.queue.clear();
+    peer.link->leaveCallersMemory();
     if (key.first == failure.peer || peer.link->closed()) continue;
     peer.owned.push_back(reason);
     peer.queue.push(kAtOnce, 0,
@@ -160,15 +171,43 @@ void Shard::sendHyper(Iteration iteration, int group, const Hyper& values) {
 void Shard::send(Node node, int lane, Iteration due, Priority priority, const Header& header,
                  const std::byte* payload) {
   const auto found = peers_.find({node, lane});
+  if (isGuest(node) && (found == peers_.end() || found->second.left)) return;  // Guests come and go.
   if (found == peers_.end()) return failJob(node, "is not connected");
   if (found->second.left) return failJob(node, "has left the job");
   found->second.queue.push(due, priority, header, payload);
 }
 
+bool Shard::passesThrottle(Link& link) {
+  const Outgoing* head = peers_.at({link.peer(), link.lane()}).queue.head();
+  // Signs of life and of failure are small and may not wait behind a limit.
+  return head != nullptr && (head->header.kind == Kind::Beat || head->header.kind == Kind::Abort);
+}
+
+void Shard::dropGuests() {
+  std::erase_if(peers_,
+                [&](const auto& entry) { return isGuest(entry.first.first) && entry.second.link->closed(); });
+}
+
 void Shard::flush() {
+  if (loop_.throttle().limited()) return flushInOrder();
   for (auto& [key, peer] : peers_) {
     if (!peer.queue.empty() && peer.link->idle()) peer.link->pump();
   }
+}
+
+void Shard::flushInOrder() {
+  // One frame a wake-up may pass the limit, so it has to be the right one: most urgent, then longest served.
+  std::vector<Peer*> waiting;
+  for (auto& [key, peer] : peers_) {
+    if (!peer.queue.empty() && peer.link->idle()) waiting.push_back(&peer);
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const Peer* a, const Peer* b) {
+    const Outgoing &x = *a->queue.head(), &y = *b->queue.head();
+    if (x.due != y.due) return x.due < y.due;
+    if (x.priority != y.priority) return x.priority < y.priority;
+    return a->link->lastSent() < b->link->lastSent();
+  });
+  for (Peer* peer : waiting) peer->link->pump();
 }
 
 bool Shard::nextFrame(Link& link, OutFrame& frame) {
@@ -200,6 +239,7 @@ void Shard::frameSent(Link& link, const OutFrame& frame) {
 
 void Shard::byeArrived(Link& link) {
   peers_.at({link.peer(), link.lane()}).left = true;
+  if (isGuest(link.peer())) return link.close();
   for (const auto& chunk : chunks_) {
     // What travels on another lane may still be on its way.
     if (chunk == nullptr || chunk->spec.lane != link.lane()) continue;
@@ -216,6 +256,7 @@ void Shard::linkLost(Link& link, const std::string& reason) {
   peer.queue.clear();
   if (peer.left) return;
   peer.left = true;
+  peer.owned.clear();
   if (!isGuest(link.peer())) failJob(link.peer(), reason);
 }
 
@@ -224,10 +265,13 @@ void Shard::checkPeers(int64_t now) {
   const bool slept = now - lastTurn_ > kSecond;
   lastTurn_ = now;
   const auto timeout = static_cast<int64_t>(job_.options_.timeoutSeconds * kSecond);
+  const int64_t beat = timeout > 0 ? std::min(kBeat, timeout / 4) : kBeat;
   for (auto& [key, peer] : peers_) {
     Link& link = *peer.link;
     if (link.closed()) continue;
-    if (now - link.lastSent() > kBeat && link.idle() && peer.queue.empty()) {
+    const Outgoing* head = peer.queue.head();
+    const bool beats = head != nullptr && head->header.kind == Kind::Beat;
+    if (now - link.lastSent() > beat && link.idle() && !beats) {
       peer.queue.push(kAtOnce, 0, {.kind = Kind::Beat}, nullptr);
     }
     if (timeout > 0 && !slept && !peer.left && now - link.lastReceived() > timeout) {
@@ -249,9 +293,12 @@ void Shard::onTurn(int64_t now) {
   }
   checkPeers(now);
   flush();
+  dropGuests();
   if (!events_.empty()) {
     std::lock_guard lock(job_.mutex_);
-    job_.events_.insert(job_.events_.end(), events_.begin(), events_.end());
+    // Nobody drains them: keep the beginning, which is what a picture shows.
+    if (job_.events_.size() < kMaxEvents)
+      job_.events_.insert(job_.events_.end(), events_.begin(), events_.end());
     events_.clear();
   }
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <queue>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,8 +45,11 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void sendHyper(Iteration iteration, int group, const Hyper& values);  // And set it here.
   void put(int tensor, int slot, std::shared_ptr<std::vector<std::byte>> values, uint32_t step);
   void get(int ticket, int tensor, int slot, std::byte* memory, Iteration version);
+  void cancelGet(int ticket);
 
   // LinkOwner.
+  bool accepts(Link& link, const Header& header) override;
+  bool passesThrottle(Link& link) override;
   bool nextFrame(Link& link, OutFrame& frame) override;
   void frameSent(Link& link, const OutFrame& frame) override;
   std::byte* placeFor(Link& link, const Header& header) override;
@@ -96,22 +100,27 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void partialArrived(Link& link, const Header& header, std::optional<Buffer> kept);  // Kept: it came early.
   void resultArrived(const Header& header);
   void hyperArrived(Link& link, const Header& header);
-  bool fits(const Header& header) const;
+  bool fits(Node from, const Header& header) const;
+  bool known(const Header& header) const {
+    return header.chunk < chunks_.size() && chunks_[header.chunk] != nullptr;
+  }
 
   // shard.cc: links.
   void byeArrived(Link& link);
   void send(Node peer, int lane, Iteration due, Priority priority, const Header& header,
             const std::byte* payload);
   void flush();
+  void flushInOrder();  // Under a rate limit.
   void failJob(Node peer, const std::string& reason);
   void checkPeers(int64_t now);
+  void dropGuests();  // Those that have gone.
   bool isGuest(Node node) const { return node >= static_cast<Node>(job_.options_.labels.size()); }
   bool needs(const Slot& slot, const Program& program, Node peer) const;
 
   // masters.cc: the root's copies.
   std::byte* masterSlot(Chunk& chunk, int slot);
   void putArrived(const Header& header);
-  void serveGet(ChunkId id, Node peer, int slot, Iteration version);
+  void serveGet(ChunkId id, const WaitingGet& get);
   void serveWaitingGets(ChunkId id);
   Node rootOf(const Chunk& chunk) const;
   const std::byte* copyForValue(Peer& peer, Header& header);
@@ -133,13 +142,15 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
     int ticket;
     std::byte* memory;
   };
-  std::map<std::pair<ChunkId, int>, PendingGet> gets_;
+  using GetKey = std::tuple<ChunkId, uint8_t, uint8_t>;  // chunk, slot, tag
+  std::map<GetKey, PendingGet> gets_;
   struct Unborn {
     Node peer;
     int lane;
     Header header;
     Buffer payload;
   };
+  size_t unbornBytes_ = 0;
   std::vector<Unborn> unborn_;  // Gradients for chunks that our caller has not come to yet.
   std::vector<Event> events_;
   int64_t lastTurn_ = 0;

@@ -45,8 +45,8 @@ void Shard::fetch(int transfer, Iteration iteration) {
       slot->local = tensor.local[iteration % 2] + chunk.spec.offset;
       slot->present = true;
       slot->localPending = true;
-      drainEarly(chunk, *slot);
     }
+    drainEarly(chunk, *slot);  // Absent too: what came early may have waited for our place in the order.
     slot->from.push_back(job_.options_.node);
     advance(id, *slot);
   }
@@ -280,6 +280,7 @@ void Shard::deliver(ChunkId id, Slot& slot) {
 }
 
 void Shard::openWindows() {
+  if (failed_) return;
   auto waiting = std::move(atWindow_);
   atWindow_.clear();
   for (const auto& [id, iteration] : waiting) {
@@ -290,6 +291,7 @@ void Shard::openWindows() {
 }
 
 void Shard::openReleases() {
+  if (failed_) return;
   auto waiting = std::move(atRelease_);
   atRelease_.clear();
   for (const auto& [id, iteration] : waiting) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "base/clock.h"
 #include "net/socket.h"
@@ -96,6 +97,7 @@ bool Link::readSome() {
 
 bool Link::parseHeader() {
   if (in_.length > kMaxPayload) return lose("sent bytes that are not dovetail's"), false;
+  if (!owner_.accepts(*this, in_)) return lose("sent a frame that does not fit the job"), false;
   inStarted_ = lastReceived_;
   inPayload_ = 0;
   inPlace_ = nullptr;
@@ -110,13 +112,27 @@ bool Link::parseHeader() {
   return !closed_;
 }
 
+void Link::divert() {
+  if (receiving() == nullptr) return;
+  scratch_.reserve(in_.length);
+  inPlace_ = scratch_.data();
+}
+
+void Link::leaveCallersMemory() {
+  divert();
+  if (!writing_ || out_.payload == nullptr) return;
+  kept_.reserve(out_.header.length);
+  std::memcpy(kept_.data(), out_.payload, out_.header.length);
+  out_.payload = kept_.data();
+}
+
 void Link::pump() {
   while (!closed_) {
     if (!writing_) {
       // The credit: bytes that are in the kernel can no longer be overtaken.
       if (notSent(fd_) >= credit_) return wantWrite(true);
       const int64_t wait = loop_.throttle().waitFor(nowNs());
-      if (wait > 0) {
+      if (wait > 0 && !owner_.passesThrottle(*this)) {
         loop_.wakeAt(nowNs() + wait);
         return wantWrite(false);
       }

@@ -25,6 +25,8 @@ struct OutFrame {
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
+  virtual bool accepts(Link& link, const Header& header) = 0;         // False = it does not fit the job.
+  virtual bool passesThrottle(Link& link) = 0;                        // What is next keeps to no rate limit.
   virtual bool nextFrame(Link& link, OutFrame& frame) = 0;            // False = nothing to send.
   virtual void frameSent(Link& link, const OutFrame& frame) = 0;      // The kernel has its last byte.
   virtual std::byte* placeFor(Link& link, const Header& header) = 0;  // Where the payload shall go.
@@ -40,7 +42,14 @@ class Link : public Watcher {  // Loop thread only.
   void start();
   void pump();   // Write while there is something to write and room in the kernel.
   void close();  // No more events; idempotent.
+  // The caller's memory is no longer ours: what is half received goes to scratch, what is half sent is
+  // copied.
+  void leaveCallersMemory();
+  void divert();  // The rest of the frame being received goes to scratch.
 
+  const Header* receiving() const {
+    return inHeader_ == sizeof(Header) && inPlace_ != nullptr ? &in_ : nullptr;
+  }
   Node peer() const { return peer_; }
   int lane() const { return lane_; }
   int fd() const { return fd_; }
@@ -80,6 +89,7 @@ class Link : public Watcher {  // Loop thread only.
   size_t outDone_ = 0;  // Bytes of header and payload given to the kernel.
   int64_t lastSent_ = 0;
 
+  Buffer kept_;     // The rest of a frame whose payload the caller took back.
   Buffer scratch_;  // For payloads that cannot go straight to their place.
 };
 

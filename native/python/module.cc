@@ -211,6 +211,7 @@ NB_MODULE(_native, m) {
           "tensor"_a, "slot"_a, "ptr"_a, "version"_a = 0)
       .def("wait_get", &waitGet, "ticket"_a, "timeout"_a,
            "0 = timed out, 1 = the value is in memory, 2 = the root has no such state yet.")
+      .def("cancel_get", &Job::cancelGet, "ticket"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("get_step", &Job::getStep, "tensor"_a)
       .def(
           "hyper",

@@ -33,6 +33,7 @@ class SendQueue {  // Loop thread only.
     heap_.pop();
     return true;
   }
+  const Outgoing* head() const { return heap_.empty() ? nullptr : &heap_.top(); }
   bool empty() const { return heap_.empty(); }
   void clear() { heap_ = {}; }
 

@@ -32,7 +32,7 @@ struct Header {
   Kind kind = Kind::Beat;
   uint8_t flags = 0;
   uint8_t slot = 0;
-  uint8_t reserved = 0;
+  uint8_t tag = 0;  // Get: chosen by the asker; Value: the same.
 };
 static_assert(sizeof(Header) == 16);
 

@@ -94,10 +94,16 @@ class Client:
                 spec.nbytes // np.dtype(_NUMPY[spec.dtype]).itemsize, dtype=_NUMPY[spec.dtype]
             )
             asked.append((i, values, self._job.get(i, 0, values.ctypes.data, version) if spec.nbytes else None))
-        for i, values, ticket in asked:
-            if ticket is not None:
-                self._wait(ticket, end, timeout)
-            yield self.tensors[i].name, Pulled(self.tensors[i], values, self._job.get_step(i))
+        open_tickets = {ticket for _, _, ticket in asked if ticket is not None}
+        try:
+            for i, values, ticket in asked:
+                if ticket is not None:
+                    self._wait(ticket, end, timeout)
+                    open_tickets.discard(ticket)
+                yield self.tensors[i].name, Pulled(self.tensors[i], values, self._job.get_step(i))
+        finally:
+            for ticket in open_tickets:  # given up: the engine may no longer write to these arrays
+                self._job.cancel_get(ticket)
 
     def _urgency(self, tensor: int) -> tuple[int, int]:
         rows = self._table.rows

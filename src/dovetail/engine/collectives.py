@@ -61,9 +61,11 @@ class Collectives:
     """The calls of one job whose session was opened with any small plan over the wanted pattern."""
 
     def __init__(self, session: Session, *, chunk_bytes: int = 64 * 1024) -> None:
+        table = session.table
+        if table.hubs:
+            raise BadInput("collectives run among the ranks; open them over a pattern without hubs, like 'shuffle'")
         self._session = session
         self._chunk_bytes = chunk_bytes
-        table = session.table
         self._tensors, self._transfers = len(table.tensors), len(table.transfers)
         self._programs = len(table.for_node(session.rank).programs)
         self._channels: dict[tuple[Kind, int], _Channel] = {}

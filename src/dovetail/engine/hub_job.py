@@ -135,6 +135,7 @@ class HubJob:
     def _check(self, table: Table, init: Init) -> None:
         if table.workers != self.workers or not table.workers <= init.node < table.nodes:
             raise BadInput(f"a table for {table.workers} ranks and {table.hubs} hubs, given to node {init.node}")
+        init.rule.check_types(table.tensors)
         if len(init.labels) != table.nodes or len(init.hubs) != table.hubs:
             raise BadInput(f"{len(init.labels)} names and {len(init.hubs)} hubs for {table.nodes} nodes")
 

@@ -71,6 +71,7 @@ class Request:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world:
             raise BadInput(f"rank {self.rank} of {self.world}; ranks count from 0")
+        self.rule.check_types(self.tensors)
         if self.rule.updates and self.plan.aggregation not in ("hub", "shuffle"):
             raise BadInput(
                 f"aggregation {self.plan.aggregation!r} cannot run the optimizer at the aggregator; "

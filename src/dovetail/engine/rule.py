@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from dovetail.errors import BadInput
 
 KINDS = ("mean", "sgd", "adam", "adamw")  # position = native code
 _NESTEROV, _MAXIMIZE = 1, 2
+
+
+class Typed(Protocol):
+    """A tensor as far as a rule cares."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +42,14 @@ class Rule:
     def updates(self) -> bool:
         """Whether the aggregator holds the parameters and changes them."""
         return self.kind != "mean"
+
+    def check_types(self, tensors: Iterable[Typed]) -> None:
+        """Raise if the aggregator would have to update values of a type it has no formula for."""
+        wrong = next((t for t in tensors if self.updates and t.dtype not in ("f32", "f64")), None)
+        if wrong is not None:
+            raise BadInput(
+                f"tensor {wrong.name!r} is {wrong.dtype}, and the aggregator updates f32 and f64; use update='worker'"
+            )
 
     @property
     def code(self) -> int:

@@ -92,8 +92,13 @@ class Session:
             return True
         begun = time.monotonic()
         ticket = self._guard(lambda: self._job.get(tensor, slot, ptr, version))
-        while not (got := self._guard(lambda: self._job.wait_get(ticket, SLICE), begun=begun)):
-            pass
+        got = 0
+        try:
+            while not got:
+                got = self._guard(lambda: self._job.wait_get(ticket, SLICE), begun=begun)
+        finally:
+            if not got:
+                self._job.cancel_get(ticket)  # interrupted: the memory is the caller's again
         return got == 1
 
     def step_of(self, tensor: int) -> int:

@@ -18,7 +18,7 @@ from dovetail.plan.partition import spread
 from dovetail.plan.patterns import Groups
 from dovetail.plan.patterns import routes as routes_of
 from dovetail.plan.schedule import FORWARD, PULL, PUSH, Plan
-from dovetail.plan.steps import DELIVER, FINISH, OPS, SEND, Route, Step
+from dovetail.plan.steps import ADD, ASK, COPY, DELIVER, FINISH, OFFER, OPS, SEND, Route, Step, check_route
 
 Ints = npt.NDArray[np.int64]
 DTYPES = {"f32": (0, 4), "f64": (1, 8), "bf16": (2, 2), "f16": (3, 2)}  # name -> (native code, bytes an element)
@@ -287,6 +287,10 @@ def _assign(rows: Ints, routes: int, lanes: int) -> None:
         rows[mine, LANE] = (lane + route) % lanes  # routes with one chunk each must not all meet on lane 0
 
 
+_NO_PEERS = (0).__eq__
+_PEERS = {ADD: (0).__lt__, SEND: (0).__lt__, OFFER: (0).__lt__, COPY: (1).__eq__, ASK: (1).__eq__}
+
+
 def _check(table: Table) -> None:
     """Raise unless every number in a table from outside points at something."""
     if len(table.chunks) % (8 * COLUMNS) or len(table.windows) != len(table.transfers):
@@ -298,8 +302,13 @@ def _check(table: Table) -> None:
             for step in program:
                 if step.op not in OP_CODES or not all(0 <= n < table.nodes for n in (node, *step.peers)):
                     raise BadInput(f"a chunk table with the step {step} at node {node} of {table.nodes}")
-        if not any(step.op == FINISH for program in route.values() for step in program):
-            raise BadInput("a chunk table with a route that never finishes")
+        if not all(route.values()):
+            raise BadInput("a chunk table with an empty program")
+        for program in route.values():
+            for step in program:
+                if not _PEERS.get(step.op, _NO_PEERS)(len(step.peers)):
+                    raise BadInput(f"a chunk table with {len(step.peers)} peers in a {step.op} step")
+        check_route(route)
     if any(not 0 <= i < len(table.tensors) for t in table.transfers for i in t):
         raise BadInput("a chunk table with a transfer of an unknown tensor")
     rows = table.rows
