@@ -22,6 +22,7 @@ from dovetail.errors import BadInput
 from dovetail.plan.schedule import Plan
 
 Connected = tuple[dict[Key, Wire], list[Wire]]  # data links; control connections, one a hub
+BACKLOG = 64 * 1024  # bytes that may wait in the kernel for one peer, where nothing can overtake them
 WATCH = 0.5  # seconds between looks whether another rank gave up
 
 
@@ -30,7 +31,7 @@ class Options:
     """How the engine works; none of these changes a result, except that `deterministic` fixes the order of sums."""
 
     chunk_bytes: int | None = None  # None: what the plan says
-    lanes: int = 1  # connections between two nodes: more where one stream is capped, but each keeps bytes in the kernel
+    lanes: int = 0  # connections between two nodes; 0 = the engine's own choice
     threads: int = 1
     credit: int = 0  # bytes that may wait in the kernel per connection; 0 = the engine's own choice
     rate: float = 0.0  # bytes per second out of this node; 0 = unlimited
@@ -43,8 +44,8 @@ class Options:
     groups: tuple[tuple[int, ...], ...] | None = None  # racks, for the patterns that know them
 
     def __post_init__(self) -> None:
-        if self.lanes < 1 or self.threads < 1:
-            raise BadInput(f"{self.lanes} lanes on {self.threads} threads; give 1 or more of both")
+        if self.lanes < 0 or self.threads < 1:
+            raise BadInput(f"{self.lanes} lanes on {self.threads} threads; give 0 or more lanes and 1 or more threads")
         if min(self.credit, self.rate, self.timeout) < 0 or not self.patience > 0:
             raise BadInput("credit, rate and timeout must be 0 or more, and patience above 0")
 
@@ -133,12 +134,15 @@ def _open(meeting: Meeting, request: Request, listener: socket.socket) -> Opened
     cards = meeting.cards(Card(address, socket.gethostname(), request.digests, token))
     check_same(meeting, cards, shown=request.shown, tensors=request.tensors)
     options = request.options
+    # A hub's few links carry everything, and two connections would only race each other; among many peers a
+    # second connection evens out what TCP shares unevenly. (docs/benchmarks.md, VGG-19 at compute 0.5.)
+    lanes = options.lanes or (1 if request.hubs else 2)
     table = build(
         request.plan,
         request.tensors,
         workers=request.world,
         hubs=len(request.hubs),
-        lanes=options.lanes,
+        lanes=lanes,
         chunk_bytes=options.chunk_bytes,
         groups=options.groups,
     )
@@ -148,7 +152,8 @@ def _open(meeting: Meeting, request: Request, listener: socket.socket) -> Opened
     names = Names(labels=tuple(labels), hubs=tuple(hubs))
     links, wires = run(_watched(_connect_all(meeting, request, table, listener, cards, names), meeting))
 
-    engine = make_engine(threads=options.threads, rate=options.rate, credit=options.credit, trace=options.trace)
+    credit = options.credit or BACKLOG // lanes
+    engine = make_engine(threads=options.threads, rate=options.rate, credit=credit, trace=options.trace)
     try:
         job = engine.job(request.namespace, request.rank, labels, request.world, options.deterministic, options.timeout)
         give(job, table.for_node(request.rank))
