@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 
-import pytest
 from harness import ranks
 from networks import OPTIMIZERS, ddp, dovetailed, same
 
-from dovetail.plan.policies import policies
 from dovetail.training import shutdown
 
 STEPS = 24  # two recorded, three candidates of four rounds and one between, and some after the decision
@@ -38,27 +36,3 @@ def test_auto_changes_plans_and_never_results() -> None:
     assert line.count("dovetail: auto keeps ") == 2
     assert "an iteration, predicted" in line
     assert silent == "", "one rank speaks for all"
-
-
-def every_policy(rank: int, size: int) -> dict[str, bool]:
-    """Whether each policy gives DDP's losses and weights."""
-    reference = ddp("transformer", lambda model: OPTIMIZERS["adamw"](model.parameters()))
-    wanted = [reference.step(step) for step in range(6)]
-    outcome = {}
-    for policy in policies():
-        side = dovetailed("transformer", lambda model: OPTIMIZERS["adamw"](model.parameters()), policy=policy)
-        outcome[policy] = [side.step(step) for step in range(6)] == wanted
-        same(reference.model.state_dict(), side.model.state_dict())
-        shutdown(side.model)
-    return outcome
-
-
-@pytest.fixture(scope="module")
-def outcomes() -> list[dict[str, bool]]:
-    with ranks(2, every_policy, gloo=True) as group:
-        return group.results(120)
-
-
-@pytest.mark.parametrize("policy", sorted(policies()))
-def test_every_policy_runs_on_the_engine_with_ddps_results(outcomes: list[dict[str, bool]], policy: str) -> None:
-    assert [outcome[policy] for outcome in outcomes] == [True, True]
