@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dovetail.plan.policies import register_policy
     from dovetail.simulate.run import simulate
     from dovetail.trace.record import trace
-    from dovetail.training import collective, distribute, gather_timeline, no_sync, shutdown
+    from dovetail.training import collective
+    from dovetail.training.distribute import distribute, gather_timeline, no_sync, shutdown
 else:
     # Callable packages (see calls.py); the rest is imported at first use, so that planning needs no torch.
     from dovetail import plan, simulate, trace
