@@ -204,8 +204,18 @@ def _child() -> None:
     partial.rename(folder / f"outcome-{rank}")
     sys.stdout.flush()
     sys.stderr.flush()
+    if gloo and rank == 0:
+        _outlive(folder, size)
     # Not a plain exit: torch's threads may wait for a dead peer, and the outcome is already told.
     os._exit(0 if outcome[0] == "result" else 1)
+
+
+def _outlive(folder: Path, size: int) -> None:
+    """Rank 0 serves the store, so it leaves last; those that were killed are not waited for long."""
+    end = time.monotonic() + 10
+    others = [folder / f"outcome-{rank}" for rank in range(1, size)]
+    while time.monotonic() < end and not all(path.exists() for path in others):
+        time.sleep(0.02)
 
 
 def _load(file: str, name: str) -> Callable[..., Any]:

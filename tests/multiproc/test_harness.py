@@ -56,8 +56,8 @@ def test_killed_ranks_are_left_out_and_silence_is_told_in_time() -> None:
         group.wait_for("waiting", within=30)
         group.kill(0)
         began = time.monotonic()
-        assert group.errors(within=1) == {1: KeyError, 2: NotEnded}
-        assert time.monotonic() - began < 5
+        assert group.errors(within=3) == {1: KeyError, 2: NotEnded}
+        assert time.monotonic() - began < 10
         pids = [p.pid for p in group.processes]
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
