@@ -180,6 +180,7 @@ def _child() -> None:
     # A test run that is itself killed must not leave ranks behind.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
     rank, size, folder = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(os.environ[_FOLDER])
     file, name, args, gloo = pickle.loads((folder / "call").read_bytes())
     try:
