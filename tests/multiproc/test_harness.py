@@ -25,6 +25,7 @@ def fail_on_one(rank: int, size: int) -> int:
 def wait_for_ever(rank: int, size: int) -> None:
     reach("waiting")
     if rank == 1:
+        time.sleep(1.0)  # the others are to have come this far, too
         raise KeyError("rank 1 gives up")
     time.sleep(600)
 
