@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import typer
 
+from dovetail.cli.output import write_json, write_text
 from dovetail.errors import BadInput
 from dovetail.report import html
 from dovetail.report.runs import load_runs
@@ -60,9 +60,9 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="dovetail-demo-") as folder:
         result = bench_train(setup, tell=tell, save=Path(folder))
         runs = load_runs([Path(folder) / f"{system.name}.json" for system in result.systems])
-    _write(str(output), html.render(_titled(result, runs), title="dovetail demo"))
+    write_text(str(output), html.render(_titled(result, runs), title="dovetail demo"))
     if json_file:
-        _write(json_file, msgspec.json.format(msgspec.json.encode(result), indent=1).decode())
+        write_json(json_file, result)
     print(render(result, runs), file=sys.stderr if json_file == "-" else sys.stdout)
     tell(f"{output} shows why")
 
@@ -96,13 +96,3 @@ def _titled(result: TrainResult, runs: Mapping[str, Timeline]) -> dict[str, Time
 def _stopwatch() -> Callable[[str], None]:
     start = time.monotonic()
     return lambda what: print(f"{time.monotonic() - start:4.0f} s  {what}", file=sys.stderr, flush=True)
-
-
-def _write(path: str, content: str) -> None:
-    if path == "-":
-        sys.stdout.write(content + "\n")
-        return
-    try:
-        Path(path).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}") from None

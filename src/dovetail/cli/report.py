@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import msgspec
 import typer
 
+from dovetail.cli.output import write_json, write_text
 from dovetail.errors import BadInput
 from dovetail.report import chrome, html, text
 from dovetail.report.runs import load_runs
@@ -31,27 +30,17 @@ def report(
     timelines = load_runs(runs)
     summaries = [summarize(timeline, name=name) for name, timeline in timelines.items()]
     if output.endswith((".html", ".htm")):
-        _write(output, html.render(timelines, title=title))
+        write_text(output, html.render(timelines, title=title))
     elif output.endswith(".json"):
-        _write(output, chrome.render(timelines))
+        write_text(output, chrome.render(timelines))
     elif output != "-":
         raise BadInput(f"output {output!r} is of no known kind; call it something.html or something.json, or -")
     elif figures != "-":
         print(text.render(summaries))
     if figures:
-        _write(figures, msgspec.json.format(msgspec.json.encode(summaries), indent=1).decode())
+        write_json(figures, summaries)
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command."""
     app.command("report")(report)
-
-
-def _write(path: str, content: str) -> None:
-    if path == "-":
-        sys.stdout.write(content + "\n")
-        return
-    try:
-        Path(path).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}") from None
