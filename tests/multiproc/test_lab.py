@@ -38,11 +38,21 @@ def wait_until_gone(pid: int, seconds: float) -> bool:
     return False
 
 
+def carries(lab: Lab, source: int, target: int, rate: float) -> None:
+    """The link carries `rate` and no more; a machine that pauses can only slow a stream, so the best of three counts."""
+    best = 0.0
+    for _ in range(3):
+        best = max(best, measure_rate(lab, source, target, seconds=0.8))
+        if best > 0.8 * rate:
+            break
+    assert 0.8 * rate < best < 1.05 * rate
+
+
 def test_a_stream_gets_its_rate_and_a_changed_rate() -> None:
     with Lab(2, 25e6) as lab:
-        assert 0.85 * 25e6 < measure_rate(lab, 0, 1, seconds=0.6) < 25e6
+        carries(lab, 0, 1, 25e6)
         lab.set_rate(1, 5e6)
-        assert 0.7 * 5e6 < measure_rate(lab, 0, 1, seconds=0.8) < 1.1 * 5e6
+        carries(lab, 0, 1, 5e6)
         lab.set_rate(1, 0)
         lab.set_rate(0, 0)
         assert measure_rate(lab, 0, 1, seconds=0.3) > 30e6
@@ -50,8 +60,8 @@ def test_a_stream_gets_its_rate_and_a_changed_rate() -> None:
 
 def test_a_rack_uplink_is_narrow_and_the_rack_is_not() -> None:
     with Lab(4, 20e6, racks=2, uplink=5e6) as lab:
-        assert measure_rate(lab, 0, 1, seconds=0.5) > 0.8 * 20e6
-        assert 0.7 * 5e6 < measure_rate(lab, 0, 2, seconds=0.8) < 1.1 * 5e6
+        carries(lab, 0, 1, 20e6)
+        carries(lab, 0, 2, 5e6)
 
 
 def test_every_host_gets_torchruns_environment_and_the_first_failure_wins() -> None:
