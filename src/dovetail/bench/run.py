@@ -112,8 +112,8 @@ class Run(Crew):
         return self._watched(order) if self.system.spans is None else self.burst(replace(order, trace=True))
 
     def verdicts(self) -> list[str]:
-        """What `auto` said it keeps, and why."""
-        said = [line.removeprefix(VERDICT) for line in self.said(0) if line.startswith(VERDICT + AUTO)]
+        """What the system said it found, chose or keeps, and why."""
+        said = [line.removeprefix(VERDICT) for line in self.said(0) if line.startswith(VERDICT)]
         return [f"{self.name}: {line}" for line in dict.fromkeys(said)]
 
     def results(self, floor: float) -> list[SystemResult]:

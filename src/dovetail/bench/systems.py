@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dovetail.bench.bounds import RACK_HUBS, RING, SHUFFLE, Groups
+from dovetail.bench.bounds import RACK_HUBS, RING, SHUFFLE, TWO_LEVEL, Groups
 from dovetail.errors import BadInput
 from dovetail.plan.patterns import PATTERNS
 from dovetail.plan.policies import AUTO, policies
@@ -71,11 +71,12 @@ def _attach_dovetail(system: str, model: nn.Module, optimizer: Optimizer, means:
         optimizer,
         policy=means.variant,
         hubs=means.hubs,
-        aggregation=None if chosen.free else chosen.pattern,
+        aggregation=AUTO if chosen.free else chosen.pattern,
         update=chosen.update or "auto",
         rate=means.rate,
         trace=means.trace,
-        options=Options(groups=means.groups, facing=means.facing),
+        # Two-level is not told the racks: finding them is its part of the bench.
+        options=Options(groups=None if chosen.pattern == TWO_LEVEL else means.groups, facing=means.facing),
     )
     return model
 

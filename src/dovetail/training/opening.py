@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,12 +19,15 @@ from dovetail.engine.rule import Rule
 from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput, DovetailError, Mismatch
+from dovetail.network.measure import route_address
 from dovetail.network.model import Cluster, Link
+from dovetail.plan.choice import FREE
 from dovetail.plan.policies import make_plan
 from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
 from dovetail.training.order import registration
 from dovetail.training.slots import DTYPES, Slot
+from dovetail.training.survey import Finding, Question, judge, probe_ranks
 
 T = TypeVar("T")
 
@@ -40,6 +44,11 @@ class Setting:
     hubs: tuple[str, ...]
     aggregation: str | None
     options: Options
+
+    @property
+    def open_question(self) -> bool:
+        """Whether the network must be looked at before anything can be opened."""
+        return self.aggregation == FREE or (self.aggregation == "two-level" and self.options.groups is None)
 
 
 def check_process_group() -> tuple[int, int]:
@@ -105,15 +114,22 @@ class Opener:
         self._opened = 0
         self._rank, self.world = dist.get_rank(), dist.get_world_size()
         self.store: Any = dist.distributed_c10d._get_default_store()
+        self.free = setting.aggregation == FREE  # the pattern is ours to choose
+        self.cluster: Cluster | None = None  # once the network has been looked at
         self.plan = self.make_plan(registration(slots))
 
     def make_plan(self, profile: Profile) -> Plan:
         """The policy's plan for what is known of the model."""
-        rate = self.setting.options.rate
+        setting = self.setting
+        rate = setting.options.rate
         link = Link(startup=_UNKNOWN_LINK.startup, bandwidth=rate) if rate else _UNKNOWN_LINK
-        cluster = Cluster.uniform(workers=self.world, link=link, hubs=len(self.setting.hubs))
-        policy = FIRST if self.setting.policy == AUTO else self.setting.policy
-        return make_plan(profile, cluster, policy, aggregation=self.setting.aggregation, update=self.place)
+        cluster = self.cluster or Cluster.uniform(workers=self.world, link=link, hubs=len(setting.hubs))
+        pattern = None if setting.aggregation == FREE else setting.aggregation
+        return make_plan(profile, cluster, self._policy, aggregation=pattern, update=self.place)
+
+    @property
+    def _policy(self) -> str:
+        return FIRST if self.setting.policy == AUTO else self.setting.policy
 
     @property
     def meeting_host(self) -> str:
@@ -136,7 +152,31 @@ class Opener:
     def first(self, name: str) -> Session:
         """A session that takes parameters to be used as they were registered."""
         self.name = name
+        if self.setting.open_question:
+            self._look()
         return self.open(self.plan)
+
+    def _look(self) -> None:
+        """Probe the network, and plan for the pattern and the groups that suit it."""
+        setting = self.setting
+        address = route_address(self.meeting_host, 1)
+        matrix = probe_ranks(self.store, self.name, rank=self._rank, world=self.world, address=address)
+        question = Question(
+            aggregation=setting.aggregation or FREE,
+            policy=self._policy,
+            place=self.place,
+            hubs=len(setting.hubs),
+            groups=setting.options.groups,
+            rate=setting.options.rate,
+        )
+        profile = registration(self._slots)
+        found = self.agreed("survey", lambda: judge(question, matrix, profile), Finding)
+        if self._rank == 0:
+            print(f"dovetail: {found.line}", file=sys.stderr, flush=True)
+        self.cluster = found.cluster
+        options = replace(setting.options, groups=found.groups)
+        self.setting = replace(setting, aggregation=found.aggregation, options=options)
+        self.plan = self.make_plan(profile)
 
     def open(self, plan: Plan) -> Session:
         """A session that runs `plan`; all ranks call it."""

@@ -58,11 +58,12 @@ class Auto:
         if self._trials is None:
             if rounds < self.looks:
                 return None
-            cluster = self._measured()
-            setting = self._opener.setting
-            found = self._opener.agreed(
+            opener = self._opener
+            cluster = opener.cluster or self._measured()
+            fixed = None if opener.free else opener.setting.aggregation
+            found = opener.agreed(
                 "candidates",
-                lambda: shortlist(profile(), cluster, aggregation=setting.aggregation, place=self._opener.place),
+                lambda: shortlist(profile(), cluster, aggregation=fixed, place=opener.place),
                 list[Candidate],
             )
             self._trials = Trials(found)
