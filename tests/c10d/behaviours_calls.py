@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as autograd_calls
 
+ROW = 1000  # calls; the fault they are for showed within some hundred
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -195,6 +196,17 @@ def functional_collectives(rank: int, size: int) -> Any:
     return [torch.clone(tensor) for tensor in seen]
 
 
+def functional_collectives_in_a_row(rank: int, size: int) -> Any:
+    # Each drops its tensors while the last one's thread still does: a call made with the GIL held would hang soon.
+    name, total = dist.group.WORLD.group_name, torch.zeros(4)
+    for step in range(ROW):
+        gathered = torch.ops._c10d_functional.all_gather_into_tensor(mine(rank, 2) + step, size, name)
+        mean = torch.ops._c10d_functional.reduce_scatter_tensor(funcol.wait_tensor(gathered), "sum", size, name)
+        total[:2] += funcol.wait_tensor(mean)
+        del gathered, mean
+    return total
+
+
 def collectives_with_gradients(rank: int, size: int) -> Any:
     data = mine(rank, 12).requires_grad_()
     (autograd_calls.all_reduce(data * 2) ** 2).sum().backward()
@@ -207,5 +219,5 @@ BEHAVIOURS = (
     all_reduce_types_and_sizes, all_reduce_operations, all_reduce_views_and_orders, all_reduce_many_at_once,
     all_reduce_large,
     futures_of_works, broadcasts_and_gathers, scatters_and_exchanges, objects, point_to_point, barriers, groups,
-    functional_collectives, collectives_with_gradients,
+    functional_collectives, functional_collectives_in_a_row, collectives_with_gradients,
 )  # fmt: skip

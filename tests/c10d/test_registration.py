@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -58,3 +60,12 @@ def test_torchs_import_does_not_load_the_engine(installed: Path) -> None:
         installed,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_collective_of_torchs_c_side_is_left_to_run_with_the_gil_held() -> None:
+    from dovetail.c10d.backend import DovetailGroup
+
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/PyProcessGroup.hpp"
+    asked = set(re.findall(r"intrusive_ptr<Work> (\w+)\(", header.read_text()))
+    assert len(asked) > 8
+    assert not asked - set(vars(DovetailGroup))

@@ -35,6 +35,7 @@ from dovetail.lab import Lab, environment
 
 _FOLDER = "DOVETAIL_TEST_FOLDER"
 _PR_SET_PDEATHSIG = 1
+LINES = 60  # of a rank's output that a failure shows
 
 
 class NotEnded(Exception):
@@ -48,6 +49,7 @@ class Group:
         self.processes = processes
         self.killed: set[int] = set()
         self._folder = folder
+        self._late: dict[int, float] = {}  # ranks that were still running when the time was over -> seconds given
 
     def kill(self, rank: int, sign: signal.Signals = signal.SIGKILL) -> None:
         """End a rank without warning, or send it another signal (SIGSTOP makes it fall silent)."""
@@ -77,12 +79,14 @@ class Group:
         """What the function returned on each rank (None for a killed one); any error fails the test."""
         self._wait(timeout)
         for rank in self._survivors():
-            assert self._outcome(rank)[0] == "result", f"rank {rank} failed:\n{self.output(rank)}"
+            assert self._outcome(rank)[0] == "result", f"rank {rank} {self._fate(rank)}:\n{self.output(rank)}"
         return [None if r in self.killed else self._outcome(r)[1] for r in self._alive_or_not()]
 
     def output(self, rank: int) -> str:
-        """What the rank wrote, its last 4000 characters."""
-        return (self._folder / f"output-{rank}").read_text(errors="replace")[-4000:]
+        """What the rank wrote, its last lines; what C++ says before it ends the process is among them."""
+        lines = (self._folder / f"output-{rank}").read_text(errors="replace").splitlines()
+        words = [line for line in lines[:-LINES] if "terminate called" in line or line.lstrip().startswith("what():")]
+        return "\n".join((*words, *lines[-LINES:]))
 
     def close(self) -> None:
         """End all that still runs."""
@@ -93,6 +97,12 @@ class Group:
 
     def _alive_or_not(self) -> range:
         return range(len(self.processes))
+
+    def _fate(self, rank: int) -> str:
+        """How a rank without a result ended, in words."""
+        if rank in self._late:
+            return f"was still running after {self._late[rank]:g} s; it stood here"
+        return f"failed (exit code {self.processes[rank].poll()})"
 
     def _survivors(self) -> list[int]:
         return [r for r in self._alive_or_not() if r not in self.killed]
@@ -107,6 +117,7 @@ class Group:
                 self.processes[rank].wait(max(0.0, until - time.monotonic()))
         for rank in self._survivors():
             if self.processes[rank].poll() is None:
+                self._late[rank] = seconds
                 os.killpg(self.processes[rank].pid, signal.SIGABRT)  # faulthandler writes where it stood
 
     def _outcome(self, rank: int) -> tuple[str, Any]:

@@ -115,10 +115,13 @@ def _on_plain(name: str) -> Callable[..., Any]:
     return run
 
 
+# All that torch's C++ side looks up in a Python group must be here: what it does not find it runs with the GIL held,
+# and Gloo's threads take the GIL under the lock that such a call waits for.
 for _name in (
     "broadcast", "reduce", "allgather", "all_gather_single", "_allgather_base", "allgather_coalesced", "gather",
-    "scatter", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "alltoall", "all_to_all_single",
-    "alltoall_base", "send", "recv", "recv_anysource", "barrier",
+    "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced", "scatter", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base",
+    "alltoall", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource", "barrier",
 ):  # fmt: skip
     if hasattr(dist.ProcessGroup, _name):  # names differ a little between versions of torch
         setattr(DovetailGroup, _name, _on_plain(_name))
