@@ -39,7 +39,7 @@ def wait_until_gone(pid: int, seconds: float) -> bool:
 
 
 def carries(lab: Lab, source: int, target: int, rate: float) -> None:
-    """The link carries `rate` and no more; a machine that pauses can only slow a stream, so the best of three counts."""
+    """The link carries `rate` and no more; a machine that pauses can only slow a stream, so the best of 3 counts."""
     best = 0.0
     for _ in range(3):
         best = max(best, measure_rate(lab, source, target, seconds=0.8))
