@@ -80,6 +80,8 @@ struct Chunk {
   Iteration finished = 0;  // The last iteration whose result exists.
   std::vector<WaitingGet> gets;
 
+  uint64_t pushed = 0, pulled = 0;  // Payload bytes sent at either priority.
+
   Iteration due(Iteration iteration) const { return planned ? iteration : 1; }
 };
 

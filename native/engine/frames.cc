@@ -78,6 +78,7 @@ bool Shard::fits(Node from, const Header& header) const {
 }
 
 std::byte* Shard::placeFor(Link& link, const Header& header) {
+  setInUse(peers_.at({link.peer(), link.lane()}).receiving, true, link.lastReceived());
   const auto scratch = [&] {
     link.scratch().reserve(header.length);
     return link.scratch().data();
@@ -136,6 +137,8 @@ std::byte* Shard::placeForResult(const Header& header) {
 void Shard::frameArrived(Link& link, const Header& header, int64_t started) {
   job_.counters_.bytesReceived.fetch_add(sizeof(Header) + header.length, std::memory_order_relaxed);
   job_.counters_.framesReceived.fetch_add(1, std::memory_order_relaxed);
+  if (header.length > 0)
+    setInUse(peers_.at({link.peer(), link.lane()}).receiving, false, link.lastReceived());
   if (failed_ && header.kind != Kind::Abort) return;
   switch (header.kind) {
     case Kind::Partial:

@@ -347,6 +347,18 @@ std::vector<Path> Job::paths() {
   return result;
 }
 
+std::map<Priority, uint64_t> Job::sentByPriority() {
+  std::map<Priority, uint64_t> result;
+  for (auto& shard : shards_) shard->loop().runAndWait([&] { shard->addSent(result); });
+  return result;
+}
+
+int64_t Job::busyNs() const {
+  int64_t most = 0;
+  for (const auto& shard : shards_) most = std::max(most, shard->busyNs());
+  return most;
+}
+
 void Job::close() {
   if (closed_.exchange(true)) return;
   const bool failed = failure().has_value();

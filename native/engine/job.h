@@ -100,7 +100,9 @@ class Job {
   std::optional<Failure> failure() const;
   void fail(Node peer, const std::string& reason);
   std::vector<Event> events();
-  std::vector<Path> paths();  // Blocks for a moment.
+  std::vector<Path> paths();                      // Blocks for a moment.
+  std::map<Priority, uint64_t> sentByPriority();  // Likewise. Payload bytes.
+  int64_t busyNs() const;  // Links were in use for so long; of several loop threads, the busiest one's.
   int contributors() const { return options_.contributors; }
   const Counters& counters() const { return counters_; }
   void close();  // Blocks until goodbyes are said, 2 s at most; idempotent.

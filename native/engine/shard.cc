@@ -140,6 +140,27 @@ std::vector<Path> Shard::paths() const {
   return result;
 }
 
+void Shard::addSent(std::map<Priority, uint64_t>& sums) const {
+  for (const auto& chunk : chunks_) {
+    if (chunk == nullptr) continue;
+    if (chunk->pushed > 0) sums[chunk->spec.push] += chunk->pushed;
+    if (chunk->pulled > 0) sums[chunk->spec.pull] += chunk->pulled;
+  }
+}
+
+void Shard::setInUse(bool& direction, bool used, int64_t now) {
+  if (direction == used) return;
+  direction = used;
+  if (inUse_ > 0) countUse(now);
+  useSince_ = now;
+  inUse_ += used ? 1 : -1;
+}
+
+void Shard::countUse(int64_t now) {
+  busyNs_.fetch_add(now - useSince_, std::memory_order_relaxed);
+  useSince_ = now;
+}
+
 void Shard::setHyper(Iteration iteration, int group, const Hyper& values) {
   Hypers& entry = hypers_[iteration % hypers_.size()];
   if (entry.iteration != iteration) entry = {iteration, {}};
@@ -215,8 +236,11 @@ bool Shard::nextFrame(Link& link, OutFrame& frame) {
   Outgoing item;
   if (!peer.queue.pop(item)) {
     peer.owned.clear();
+    if (peer.sending) setInUse(peer.sending, false, nowNs());
     return false;
   }
+  // From the first frame until the kernel has taken the last: waiting for its credit is use, too.
+  if (!peer.sending && item.header.length > 0) setInUse(peer.sending, true, nowNs());
   if (item.header.kind == Kind::Value) item.payload = copyForValue(peer, item.header);
   frame = {.header = item.header, .payload = item.payload, .priority = item.priority};
   return true;
@@ -228,6 +252,7 @@ void Shard::frameSent(Link& link, const OutFrame& frame) {
   job_.counters_.framesSent.fetch_add(1, std::memory_order_relaxed);
   if (header.kind != Kind::Partial && header.kind != Kind::Result) return;
   Chunk& chunk = *chunks_[header.chunk];
+  (header.kind == Kind::Partial ? chunk.pushed : chunk.pulled) += header.length;
   if (job_.options_.trace) {
     events_.push_back({0, chunk.spec.tensor, header.chunk, link.peer(), header.iteration, frame.started,
                        nowNs(), header.length, frame.priority});
@@ -253,6 +278,8 @@ void Shard::byeArrived(Link& link) {
 
 void Shard::linkLost(Link& link, const std::string& reason) {
   Peer& peer = peers_.at({link.peer(), link.lane()});
+  setInUse(peer.sending, false, nowNs());
+  setInUse(peer.receiving, false, nowNs());
   peer.queue.clear();
   if (peer.left) return;
   peer.left = true;
@@ -291,6 +318,7 @@ void Shard::onTurn(int64_t now) {
     Slot& slot = chunks_[next.chunk]->slots[next.iteration % 2];
     if (slot.iteration == next.iteration) finish(next.chunk, slot);
   }
+  if (inUse_ > 0) countUse(now);
   checkPeers(now);
   flush();
   dropGuests();

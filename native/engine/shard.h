@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +37,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void sayBye();
   void abort(const Failure& failure);
   std::vector<Path> paths() const;
+  void addSent(std::map<Priority, uint64_t>& sums) const;
+  int64_t busyNs() const { return busyNs_.load(std::memory_order_relaxed); }  // Any thread.
 
   // What the job asks for.
   void fetch(int transfer, Iteration iteration);
@@ -61,8 +64,9 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   struct Peer {
     std::unique_ptr<Link> link;
     SendQueue queue;
-    bool left = false;  // It said goodbye.
-    Buffer copy;        // Payload of a Value frame: the master may change while it is sent.
+    bool left = false;                        // It said goodbye.
+    bool sending = false, receiving = false;  // In the middle of it, as the meter of use sees it.
+    Buffer copy;  // Payload of a Value frame: the master may change while it is sent.
     std::vector<std::shared_ptr<std::vector<std::byte>>>
         owned;  // Payloads of Put frames, freed when all are sent.
   };
@@ -113,6 +117,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void flushInOrder();  // Under a rate limit.
   void failJob(Node peer, const std::string& reason);
   void checkPeers(int64_t now);
+  void setInUse(bool& direction, bool used, int64_t now);
+  void countUse(int64_t now);
   void dropGuests();  // Those that have gone.
   bool isGuest(Node node) const { return node >= static_cast<Node>(job_.options_.labels.size()); }
   bool needs(const Slot& slot, const Program& program, Node peer) const;
@@ -153,6 +159,9 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   size_t unbornBytes_ = 0;
   std::vector<Unborn> unborn_;  // Gradients for chunks that our caller has not come to yet.
   std::vector<Event> events_;
+  int inUse_ = 0;         // Directions of links that are sending or receiving.
+  int64_t useSince_ = 0;  // What came before is counted.
+  std::atomic<int64_t> busyNs_{0};
   int64_t lastTurn_ = 0;
   bool failed_ = false;   // No step runs any more; what still arrives is thrown away.
   bool aborted_ = false;  // The others have been told.

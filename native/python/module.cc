@@ -1,6 +1,7 @@
 // The only file that knows Python. Whatever can block releases the GIL here and nowhere else.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -126,6 +127,7 @@ nb::dict countersOf(const Job& job) {
   result["frames_received"] = c.framesReceived.load();
   result["chunks_summed"] = c.chunksSummed.load();
   result["updates"] = c.updates.load();
+  result["busy_ns"] = job.busyNs();
   return result;
 }
 
@@ -136,6 +138,11 @@ nb::list eventsOf(Job& job) {
                                  e.nbytes, e.priority));
   }
   return result;
+}
+
+std::map<Priority, uint64_t> sentOf(Job& job) {
+  nb::gil_scoped_release release;
+  return job.sentByPriority();
 }
 
 nb::list pathsOf(Job& job) {
@@ -243,6 +250,7 @@ NB_MODULE(_native, m) {
       .def("paths", &pathsOf,
            "(peer, lane, rtt seconds, delivered bytes/s) of every link, as the kernel sees it.")
       .def("counters", &countersOf)
+      .def("sent_by_priority", &sentOf, "Payload bytes.")
       .def("close", &Job::close, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<Engine>(m, "Engine")

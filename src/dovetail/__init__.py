@@ -12,6 +12,7 @@ from dovetail.timeline import Span, Timeline
 from dovetail.trace.graph import Op, Param, Profile
 
 if TYPE_CHECKING:
+    from dovetail.engine.launch import environment
     from dovetail.network.collective import collective_cost
     from dovetail.network.rank_order import rank_order
     from dovetail.plan.policies import make_plan as plan
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dovetail.simulate.run import simulate
     from dovetail.trace.record import trace
     from dovetail.training import collective
-    from dovetail.training.distribute import distribute, gather_timeline, no_sync, shutdown
+    from dovetail.training.distribute import distribute, gather_timeline, no_sync, shutdown, stats
 else:
     # Callable packages (see calls.py); the rest is imported at first use, so that planning needs no torch.
     from dovetail import plan, simulate, trace
@@ -28,11 +29,13 @@ _LATER = {
     "collective": "dovetail.training",
     "collective_cost": "dovetail.network.collective",
     "distribute": "dovetail.training",
+    "environment": "dovetail.engine.launch",
     "gather_timeline": "dovetail.training",
     "no_sync": "dovetail.training",
     "rank_order": "dovetail.network.rank_order",
     "register_policy": "dovetail.plan.policies",
     "shutdown": "dovetail.training",
+    "stats": "dovetail.training",
 }
 
 
@@ -47,5 +50,6 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "BadInput", "Cluster", "DovetailError", "Host", "Link", "Mismatch", "Misuse", "Op", "Param", "PeerLost", "Plan",
     "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "collective", "collective_cost", "distribute",
-    "gather_timeline", "no_sync", "plan", "rank_order", "register_policy", "shutdown", "simulate", "trace",
+    "environment", "gather_timeline", "no_sync", "plan", "rank_order", "register_policy", "shutdown", "simulate",
+    "stats", "trace",
 ]  # fmt: skip

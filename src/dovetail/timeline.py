@@ -12,6 +12,7 @@ UPDATE = "update"  # optimizer work
 SEND = "send"
 RECEIVE = "receive"
 WAIT = "wait"  # the compute stream stands still because a parameter is not there yet
+AFTER = "after backward"  # name of computing between the last gradient and the step
 LANES = (COMPUTE, UPDATE, WAIT, SEND, RECEIVE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from dovetail.c10d.flat import Flat
 from dovetail.c10d.sequence import GATHER, REDUCE, SCATTER, Call, Load, as_made, sequence, work_of
 from dovetail.engine.rule import Hyper
 from dovetail.engine.table import TensorSpec
+from dovetail.engine.usage import Usage
 from dovetail.errors import BadInput, Misuse, PeerLost
 from dovetail.plan.schedule import Plan
 from dovetail.timeline import RECEIVE, SEND, Span
@@ -73,6 +74,8 @@ class C10dSession:
         self._closing = False
         self._spans: list[Span] = []
         self._count = {"collectives": 0, "bytes_sent": 0, "bytes_received": 0}
+        self._busy = self._busy_until = 0.0  # collectives end in the order in which they begin
+        self._sent: Counter[int] = Counter()  # by priority
         self._threads = [
             threading.Thread(target=self._guarded, args=(task,), name=f"dovetail c10d {name}", daemon=True)
             for name, task in (("issue", self._issue_all), ("complete", self._complete_all))
@@ -159,6 +162,11 @@ class C10dSession:
     def counters(self) -> dict[str, int]:
         """Collectives, and the bytes that a ring would send for them, since the start."""
         return dict(self._count)
+
+    def usage(self) -> Usage:
+        """Time in which a collective was under way, and what a ring would send at each priority."""
+        with self._turn:
+            return Usage(busy=self._busy, sent=dict(self._sent))
 
     def check(self) -> None:
         """Raise PeerLost if the job has failed."""
@@ -284,6 +292,10 @@ class C10dSession:
         self._count["collectives"] += 1
         self._count["bytes_sent"] += share
         self._count["bytes_received"] += share
+        end = time.monotonic()
+        self._busy += end - max(flight.start, self._busy_until)
+        self._busy_until = end
+        self._sent[flight.call.priority] += share
         if self._trace:
             for lane in _LANES[flight.call.kind]:
                 self._spans.append(
@@ -292,7 +304,7 @@ class C10dSession:
                         lane=lane,
                         name=loads[0].parts[0][0],
                         start=flight.start,
-                        end=time.monotonic(),
+                        end=end,
                         iteration=flight.iteration,
                         nbytes=nbytes,
                         priority=flight.call.priority,

@@ -64,9 +64,9 @@ async def _serve(service: Hub, ready: Callable[[], None]) -> None:
 
 
 def _metrics(service: Hub, host: str, port: int) -> Callable[[], None]:
-    from dovetail.engine.metrics import serve_metrics  # only then is prometheus-client loaded
+    from dovetail.engine.metrics import HubCollector, serve_metrics  # only then is prometheus-client loaded
 
-    return serve_metrics(service.status, host=host, port=port)
+    return serve_metrics(HubCollector(service.status), host=host, port=port)
 
 
 def _read_secret(path: Path | None) -> str:

@@ -16,6 +16,7 @@ from dovetail.errors import BadInput, DovetailError
 # Kept here so that `--help` lists every verb without importing one (several need torch).
 VERBS = {
     "demo": "Train with DDP and with dovetail over slow links, and see why.",
+    "doctor": "Check what this machine can do, and say what to mend.",
     "lab": "Run a command on each host of a cluster in a box.",
     "trace": "Record a model's operations and parameters: profile.json.",
     "network": "Describe or measure a cluster's links: cluster.json.",

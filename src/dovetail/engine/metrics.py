@@ -1,4 +1,4 @@
-"""A hub's figures for Prometheus, on /metrics."""
+"""Figures for Prometheus on /metrics, and which ones a hub has."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class HubCollector(Collector):
             yield CounterMetricFamily(name, text, value=status.totals.get(key, 0))
 
 
-def serve_metrics(status: Callable[[], Status], *, host: str, port: int) -> Callable[[], None]:
+def serve_metrics(collector: Collector, *, host: str, port: int) -> Callable[[], None]:
     """Serve /metrics from a thread of its own; the result ends it."""
     registry = CollectorRegistry()
-    registry.register(HubCollector(status))
+    registry.register(collector)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:

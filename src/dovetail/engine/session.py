@@ -19,6 +19,7 @@ from dovetail.engine.opening import Opened, Options, Request, open_job
 from dovetail.engine.peers import Store
 from dovetail.engine.rule import Hyper, Rule
 from dovetail.engine.table import Table, TensorSpec
+from dovetail.engine.usage import Usage
 from dovetail.errors import Misuse, PeerLost
 from dovetail.plan.schedule import Plan
 
@@ -195,6 +196,10 @@ class Session:
     def counters(self) -> dict[str, int]:
         """Bytes, frames, sums and updates since the start."""
         return self._job.counters()
+
+    def usage(self) -> Usage:
+        """Use of the links since the start."""
+        return Usage(busy=self._job.counters()["busy_ns"] * 1e-9, sent=self._job.sent_by_priority())
 
     def check(self) -> None:
         """Raise PeerLost if the job has failed."""

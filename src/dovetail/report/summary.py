@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dovetail.timeline import COMPUTE, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline, covered
+from dovetail.timeline import AFTER, COMPUTE, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline, covered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Summary:
     sent: float
     received: float
     traffic: tuple[Traffic, ...]
-    lateness: dict[str, float]  # worker -> how long after the first worker its computation ends, on average
+    lateness: dict[str, float]  # worker -> how long after the first worker its gradients are ready, on average
     link_use: dict[str, float]
     notes: tuple[str, ...]
 
@@ -123,7 +123,7 @@ def _lateness(by_worker: dict[str, list[Span]]) -> dict[str, float]:
     ends: defaultdict[int, dict[str, float]] = defaultdict(dict)
     for worker, spans in by_worker.items():
         for span in spans:
-            if span.lane == COMPUTE:
+            if span.lane == COMPUTE and span.name != AFTER:  # it may follow a wait for the others
                 ends[span.iteration][worker] = max(span.end, ends[span.iteration].get(worker, span.end))
     whole = [e for e in ends.values() if len(e) == len(by_worker)]
     return {worker: _mean(e[worker] - min(e.values()) for e in whole) for worker in by_worker if whole}

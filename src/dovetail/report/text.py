@@ -55,7 +55,7 @@ def speedup(first: Summary, other: Summary) -> str:
 
 
 def latest(summary: Summary) -> str:
-    """The worker whose computation ends last, and by how much on average."""
+    """The worker whose gradients are ready last, and by how much on average."""
     if not summary.lateness:
         return "-"
     worker = max(summary.lateness, key=lambda w: summary.lateness[w])

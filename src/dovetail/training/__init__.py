@@ -1,6 +1,6 @@
 """Training in PyTorch: hooks on model and optimizer around the engine."""
 
 from dovetail.training import collective
-from dovetail.training.distribute import distribute, gather_timeline, no_sync, shutdown, timeline
+from dovetail.training.distribute import distribute, gather_timeline, no_sync, shutdown, stats, timeline
 
-__all__ = ["collective", "distribute", "gather_timeline", "no_sync", "shutdown", "timeline"]
+__all__ = ["collective", "distribute", "gather_timeline", "no_sync", "shutdown", "stats", "timeline"]

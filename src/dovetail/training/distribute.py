@@ -20,8 +20,10 @@ from dovetail.training.hub_update import HubUpdate, rule_of
 from dovetail.training.opening import Opener, Setting, agree, check_process_group
 from dovetail.training.overrides import check_untouched
 from dovetail.training.record import Recorder
+from dovetail.training.reporting import serve_if_asked
 from dovetail.training.running import Prepared, Running
 from dovetail.training.slots import trained
+from dovetail.training.stats import Stats
 from dovetail.training.update import WorkerUpdate
 
 _UPDATES = ("auto", "worker", "hub")
@@ -64,12 +66,13 @@ def distribute(
 
     def prepare() -> Prepared:
         check_untouched(optimizer)
+        serve_if_asked()
         slots = trained(model, optimizer.param_groups)
         worker = world == 1 or _place(setting, optimizer, update) == "worker"
         change = WorkerUpdate(optimizer) if worker else HubUpdate(optimizer, slots, rank)
         opener = Opener(setting, slots, change.rule) if world > 1 else None
         recorder = Recorder(f"worker {rank}", enabled=setting.options.trace)
-        return Prepared(slots=slots, update=change, opener=opener, recorder=recorder, policy=policy)
+        return Prepared(slots=slots, update=change, opener=opener, recorder=recorder, policy=policy, rank=rank)
 
     prepared, name = agree(prepare, lambda found: found.describe(model))
     first = model not in _running
@@ -122,6 +125,19 @@ def no_sync(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for job, before in jobs:
             job.syncing = before
+
+
+def stats(model: torch.nn.Module | None = None) -> Stats:
+    """This rank's figures now: overlap, exposed communication, who is late, bytes by priority; nothing is waited for.
+
+    `model` may be left out where only one is distributed. Of several optimizers of a model, the first one's figures.
+    """
+    if model is None:
+        models = list(_running)
+        if len(models) != 1:
+            raise BadInput(f"{len(models)} models are distributed here; say which: dovetail.stats(model)")
+        model = models[0]
+    return _of(model)[0].reporter.stats()
 
 
 def timeline(model: torch.nn.Module) -> Timeline:

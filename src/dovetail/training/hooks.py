@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,9 @@ class BeforeForward:
         if self._buffers and model.training and self._job.syncing and torch.is_grad_enabled():
             found = list(model.buffers())
             if found:
+                begun = time.monotonic()
                 broadcast_from_zero(found)
+                self._job.waited += time.monotonic() - begun
         self._job.forward_begins()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -10,9 +10,11 @@ from typing import Protocol
 import torch
 
 from dovetail.engine.rule import Hyper
+from dovetail.engine.usage import Usage
 from dovetail.errors import Misuse
 from dovetail.timeline import Span
 from dovetail.training.guard import Guard
+from dovetail.training.meter import Meter
 from dovetail.training.order import FirstUse
 from dovetail.training.record import Recorder
 from dovetail.training.slots import Slot, dense_like, laid_out_like
@@ -32,6 +34,7 @@ class Engine(Protocol):
     def completed(self, index: int, /) -> int: ...
     def absent(self, index: int, /) -> bool: ...
     def spans(self) -> Sequence[Span]: ...
+    def usage(self) -> Usage: ...
     def close(self) -> None: ...
 
 
@@ -59,6 +62,7 @@ class Job:
         self.recorder = recorder
         self.guard = Guard(self, slots)
         self.waited = 0.0  # seconds this thread has stood still for results
+        self.meter = Meter()
         self.looks = 1  # iterations whose order of use is still recorded
         self.order = FirstUse(self.slots, self._own_time)
         self.replan: Callable[[int], Engine | None] | None = None  # asked before every round but the first
@@ -152,6 +156,8 @@ class Job:
         """The backward pass is over: what has no gradient is declared absent, so that no rank waits for it."""
         if not self._collecting or self._nesting:
             return
+        self.meter.ready(self.waited)
+        self.recorder.gradients_ready()
         with torch._C.DisableTorchFunction():
             self._collecting = False
             for slot in self.slots:
@@ -335,6 +341,7 @@ class Job:
                     slot.grad_at = self.guard.watch(slot.grad, slot)
             if self.update.remote:
                 self.engine.release(self._round)
+        self.meter.stepped(self.waited)
         self.recorder.step(self.steps)
 
     def close_round(self) -> None:
@@ -357,6 +364,7 @@ class Job:
         self.steps += 1
         for slot in self.slots:
             slot.steps = self.steps
+        self.meter.stepped(self.waited)
         self.recorder.step(self.steps)
 
     def _look_again(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from dovetail.timeline import COMPUTE, UPDATE, WAIT, Span, Timeline
+from dovetail.timeline import AFTER, COMPUTE, UPDATE, WAIT, Span, Timeline
 
 
 class Recorder:
@@ -39,6 +39,10 @@ class Recorder:
         if self._phase and now > self._since:
             self._add(COMPUTE, self._phase, self._since, now)
         self._phase, self._since = name, now
+
+    def gradients_ready(self) -> None:
+        """The backward pass is over; what is computed from here to the step does not make this rank late."""
+        self.phase(AFTER)
 
     def waiting(self, name: str) -> AbstractContextManager[None]:
         """Around a wait for a parameter."""

@@ -22,6 +22,7 @@ from dovetail.training.opening import AUTO, Opener, form
 from dovetail.training.overrides import Overrides
 from dovetail.training.record import Recorder
 from dovetail.training.replanning import Auto, Once, Replanner
+from dovetail.training.reporting import Reporter
 from dovetail.training.slots import Slot
 from dovetail.training.solo import Solo
 from dovetail.training.update import WorkerUpdate
@@ -38,6 +39,7 @@ class Prepared:
     opener: Opener | None  # None in a world of one
     recorder: Recorder
     policy: str
+    rank: int
 
     def describe(self, model: torch.nn.Module) -> list[str]:
         """Everything that must be equal on all ranks, one line each."""
@@ -63,6 +65,15 @@ class Running:
         session = opener.first(name) if opener is not None else None
         engine: Engine = session or Solo(len(prepared.slots))
         self.job = Job(prepared.slots, update, engine, prepared.recorder)
+        self.reporter = Reporter(
+            self.job.meter,
+            job=name,
+            policy=prepared.policy,
+            rank=prepared.rank,
+            world=opener.world if opener is not None else 1,
+            store=opener.store if opener is not None else None,
+        )
+        self.reporter.follow(engine.usage)
         with self._or_close(engine):
             if opener is not None:
                 broadcast_from_zero([*model.parameters(), *(slot.param for slot in prepared.slots)])
@@ -107,6 +118,8 @@ class Running:
             update.attach(session)
         self._collect_spans()
         self._rounds_before += rounds
+        self.reporter.follow(session.usage)
+        self.job.meter.replanned()
         before.close()  # every rank has all results of the rounds before, or it would not have come here
         return session
 
@@ -130,6 +143,7 @@ class Running:
             self._part()
         finally:
             self._stack.close()
+            self.reporter.stop()
             self.job.engine.close()
 
     def _at_exit(self) -> None:
@@ -139,6 +153,7 @@ class Running:
             with contextlib.suppress(DovetailError):
                 self.job.settle_due()
                 self._part()
+        self.reporter.stop()
         self.job.engine.close()
 
     def _part(self) -> None:

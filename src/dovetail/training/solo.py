@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.engine.rule import Hyper
+from dovetail.engine.usage import Usage
 from dovetail.timeline import Span
 
 
@@ -41,6 +42,9 @@ class Solo:
     def absent(self, index: int) -> bool:
         """Whether the only rank had no gradient."""
         return self._absent[index]
+
+    def usage(self) -> Usage:
+        return Usage()
 
     def spans(self) -> Sequence[Span]:
         return ()
