@@ -25,7 +25,6 @@ class Post:
     """A worker's place: the system it runs and what that works with."""
 
     system: str
-    workload: Workload
     hubs: tuple[str, ...] = ()
     groups: Groups | None = None  # racks, for the patterns that know them
     rate: float = 0.0  # bytes per second; above 0 where the system itself must keep to it
@@ -33,8 +32,9 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Run a variant of the system: some iterations to warm up, some that count, and one to end in step."""
+    """Train with a variant of the system: some iterations to warm up, some that count, and one to end in step."""
 
+    workload: Workload
     variant: str
     warmup: int
     iterations: int
@@ -45,8 +45,6 @@ class Order:
 class Ready:
     """A worker's first words."""
 
-    nbytes: int  # of all parameters
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
@@ -54,6 +52,7 @@ class Reply:
 
     boundaries: tuple[float, ...]
     spans: tuple[Span, ...]
+    nbytes: int  # of all parameters
     weights: float  # sum over all parameters: equal on all ranks, or the run is worth nothing
 
 

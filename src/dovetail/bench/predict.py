@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from dovetail.bench.bounds import Network, hubs_of
 from dovetail.bench.crew import Crew
+from dovetail.bench.models import profile_of
 from dovetail.bench.orders import LinkOrder, LinkPost, LinkReply
+from dovetail.bench.result import TrainResult
 from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import System
 from dovetail.network.model import Cluster, Host, Link
@@ -36,6 +39,20 @@ def fit_startup(stage: Stage, *, number: int, tell: Tell) -> tuple[float, str]:
     assert found.link is not None
     startup, off = found.link.startup, found.error
     return startup, f"predictions take a startup of {startup * 1e6:.0f} us, fitted in this run ({off:.0%} error)"
+
+
+def with_predictions(result: TrainResult, systems: Sequence[System]) -> TrainResult:
+    """The result with the simulator's seconds in every row, from what the same run measured of network and compute."""
+    assert result.network is not None
+    assert result.startup_s is not None
+    rows = []
+    for row in result.systems:
+        system = next(system for system in systems if system.name == row.name)
+        network = replace(result.network, racks=result.network.racks[: row.workers])
+        cluster = cluster_of(network, system.pattern, startup=result.startup_s)
+        profile = profile_of(result.model, compute=row.paced_s, scale=result.scale)
+        rows.append(replace(row, predicted_s=predicted(system, row.variant, profile, cluster)))
+    return replace(result, systems=tuple(rows))
 
 
 def cluster_of(network: Network, pattern: str, *, startup: float) -> Cluster:

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dovetail.bench.bounds import Network
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
@@ -32,6 +34,7 @@ class SystemResult:
     workers: int
     iteration_s: Times
     floor_s: float
+    paced_s: float  # the same where all wait for the slowest in every iteration, as they do when they train together
     bound_s: float
     alpha: float | None  # None where there is nothing to overlap, or the links could not be watched
     cpu_idle: float
@@ -57,6 +60,7 @@ class TrainResult:
     compute_s: float
     systems: tuple[SystemResult, ...]
     startup_s: float | None = None  # of a transfer, fitted in the same run for the predictions
+    network: Network | None = None  # what predictions are made for
     notes: tuple[str, ...] = ()
 
     @property

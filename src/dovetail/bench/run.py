@@ -9,7 +9,7 @@ from itertools import pairwise
 from dovetail.bench.bounds import transfer_time
 from dovetail.bench.cpu import idle_share, read_cpu
 from dovetail.bench.crew import BenchError, Crew
-from dovetail.bench.orders import Order, Post, Ready, Reply
+from dovetail.bench.orders import Order, Post, Ready, Reply, Workload
 from dovetail.bench.result import SystemResult, Times
 from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import ALONE, System
@@ -31,6 +31,14 @@ def progress(line: Timeline) -> list[float]:
     return [after - before for before, after in pairwise(begun)]
 
 
+def paces(line: Timeline) -> list[float]:
+    """The slowest worker's time of each iteration."""
+    return [
+        max(after - before for before, after in both)
+        for both in zip(*(tuple(pairwise(bounds)) for bounds in line.boundaries.values()), strict=True)
+    ]
+
+
 def from_zero(line: Timeline) -> Timeline:
     """The same on a clock that is 0 when the first worker begins."""
     zero = min(bounds[0] for bounds in line.boundaries.values())
@@ -49,11 +57,16 @@ class _Seen:
 
 
 class Run(Crew):
-    """The system's ranks on the stage; times are seconds of the monotonic clock, which all hosts of a lab share."""
+    """The system's ranks on the stage, with one workload after the other.
+
+    Times are seconds of the monotonic clock, which all hosts of a lab share.
+    """
 
     def __init__(self, stage: Stage, system: System, post: Post, *, workers: int, number: int) -> None:
         super().__init__(stage.lab, system.name, "dovetail.bench.worker", post, workers=workers, number=number)
         self.system, self.nbytes = system, 0
+        self._workload: Workload | None = None
+        self._heard = 0  # lines of rank 0 that belong to earlier workloads
         self._stage, self._hubs = stage, len(post.hubs)
         self._seen: dict[str, _Seen] = {}  # by variant that has a row
 
@@ -67,11 +80,20 @@ class Run(Crew):
 
     def wait_ready(self) -> None:
         """Until every rank has met the others."""
-        self.nbytes = self.hear(Ready)[0].nbytes
+        self.hear(Ready)
+
+    def take(self, workload: Workload) -> None:
+        """Train this from now on; what was seen before is forgotten."""
+        self._workload, self._seen, self._heard = workload, {}, len(self.said(0))
+
+    def alone(self) -> Timeline:
+        """Some iterations that compute and update, and nothing travels."""
+        return self.burst(self._order(ALONE, TRIAL))
 
     def burst(self, order: Order) -> Timeline:
         """Run an order; ranks that end with different weights make the run worthless."""
         replies = self.ask(order, Reply)
+        self.nbytes = replies[0].nbytes
         sums = [r.weights for r in replies]
         if order.variant != ALONE and max(sums) - min(sums) > 1e-6 * max(1.0, *map(abs, sums)):
             raise BenchError(f"{self.name!r} left ranks with different weights: their sums are {sums}")
@@ -88,7 +110,7 @@ class Run(Crew):
         choosing = not self.system.each and len(self.system.variants) > 1
         for variant in self.system.variants:
             tell(f"trying {self.name} {variant}")
-            order = _order(variant, TRIAL if choosing else 1)
+            order = self._order(variant, TRIAL if choosing else 1)
             if variant == AUTO:
                 order = replace(order, warmup=AUTO_WARMUP)
             trials[variant] = statistics.median(progress(self.burst(order)))
@@ -98,7 +120,7 @@ class Run(Crew):
     def measure(self, variant: str, iterations: int) -> None:
         """Some iterations that count."""
         before = read_cpu()
-        line = self._watched(_order(variant, iterations))
+        line = self._watched(self._order(variant, iterations))
         seen = self._seen[variant]
         seen.idle.append(idle_share(before, read_cpu()))
         seen.times += progress(line)
@@ -108,15 +130,15 @@ class Run(Crew):
 
     def picture(self, variant: str) -> Timeline:
         """A timeline to look at: transfers as the system saw them itself, or else as the links saw them."""
-        order = _order(variant, TRIAL)
+        order = self._order(variant, TRIAL)
         return self._watched(order) if self.system.spans is None else self.burst(replace(order, trace=True))
 
     def verdicts(self) -> list[str]:
         """What the system said it found, chose or keeps, and why."""
-        said = [line.removeprefix(VERDICT) for line in self.said(0) if line.startswith(VERDICT)]
+        said = [line.removeprefix(VERDICT) for line in self.said(0)[self._heard :] if line.startswith(VERDICT)]
         return [f"{self.name}: {line}" for line in dict.fromkeys(said)]
 
-    def results(self, floor: float) -> list[SystemResult]:
+    def results(self, floor: float, paced: float) -> list[SystemResult]:
         """All that was seen, a row for each variant that has one."""
         network = self._stage.network(self.workers)
         bound = max(floor, transfer_time(self.system.pattern, self.nbytes, network))
@@ -129,12 +151,17 @@ class Run(Crew):
                 workers=self.workers,
                 iteration_s=Times.of(seen.times),
                 floor_s=floor,
+                paced_s=paced,
                 bound_s=bound,
                 alpha=statistics.fmean(seen.alphas) if seen.alphas else None,
                 cpu_idle=statistics.fmean(seen.idle),
             )
             for variant, seen in self._seen.items()
         ]
+
+    def _order(self, variant: str, iterations: int) -> Order:
+        assert self._workload is not None
+        return Order(workload=self._workload, variant=variant, warmup=WARMUP, iterations=iterations)
 
     def _watched(self, order: Order) -> Timeline:
         lab = self._stage.lab
@@ -154,7 +181,3 @@ def overlap(line: Timeline) -> float | None:
     iteration = statistics.fmean((bounds[-1] - bounds[0]) / (len(bounds) - 1) for bounds in line.boundaries.values())
     both = (line.communication_time, line.compute_time)
     return (sum(both) - iteration) / min(both) if min(both) > LEAST_SHARE * iteration else None
-
-
-def _order(variant: str, iterations: int) -> Order:
-    return Order(variant=variant, warmup=WARMUP, iterations=iterations)

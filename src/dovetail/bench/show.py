@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.bench.grid import GridResult, error_of, verdict
 from dovetail.bench.result import (
     AllreduceResult,
     OverheadResult,
@@ -25,7 +26,7 @@ from dovetail.errors import BadInput
 from dovetail.plan.policies import AUTO
 from dovetail.units import format_bytes, format_rate, format_seconds
 
-Result = TrainResult | AllreduceResult | UrgentResult | PullResult | OverheadResult
+Result = TrainResult | GridResult | AllreduceResult | UrgentResult | PullResult | OverheadResult
 ROOM = 13  # characters of a row's name beside which all columns fit a terminal
 
 
@@ -67,7 +68,7 @@ def _error(row: SystemResult) -> str:
     """How far the prediction lies from the measured time, of the measured time."""
     if row.predicted_s is None:
         return ""
-    return f"{row.predicted_s / row.iteration_s.median - 1:+.1%}"
+    return f"{error_of(row):+.1%}"
 
 
 def _verdict(predicted: SystemResult, measured: SystemResult) -> str:
@@ -76,6 +77,26 @@ def _verdict(predicted: SystemResult, measured: SystemResult) -> str:
         return f"predicted best: {predicted.label}; {best}"
     more = predicted.iteration_s.median / measured.iteration_s.median - 1
     return f"predicted best: {predicted.label}, which took {more:.1%} longer than the best; {best}"
+
+
+def grid_table(result: GridResult) -> Group:
+    """A row for each model, rate and system, and what they say together."""
+    table = _table(("model", "rate", "system"), ("iteration", "predicted", "error", "vs DDP", "of best"))
+    for cell in result.cells:
+        base = next((s.iteration_s.median for s in cell.systems if s.name == "ddp"), None)
+        best = cell.measured_best.iteration_s.median
+        for number, row in enumerate(cell.systems):
+            took = row.iteration_s.median
+            table.add_row(
+                *((cell.model, format_rate(cell.rate)) if number == 0 else ("", "")),
+                row.label,
+                format_seconds(took),
+                "" if row.predicted_s is None else format_seconds(row.predicted_s),
+                _error(row),
+                f"{base / took:.2f}x" if base else "",
+                f"{took / best:.2f}x",
+            )
+    return Group(table, *(Text(line) for line in verdict(result)))
 
 
 def allreduce_table(result: AllreduceResult) -> Group:
@@ -149,6 +170,8 @@ def table_of(result: Result) -> Group:
     match result:
         case TrainResult():
             return train_table(result)
+        case GridResult():
+            return grid_table(result)
         case AllreduceResult():
             return allreduce_table(result)
         case UrgentResult():

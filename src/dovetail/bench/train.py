@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dovetail import codec
 from dovetail.bench.bounds import groups_of, hubs_of
-from dovetail.bench.models import profile_of
-from dovetail.bench.orders import Order, Post, Workload
-from dovetail.bench.predict import cluster_of, fit_startup, predicted
-from dovetail.bench.result import SystemResult, TrainResult
-from dovetail.bench.run import TRIAL, WARMUP, Run, from_zero, progress
+from dovetail.bench.orders import Post, Workload
+from dovetail.bench.predict import fit_startup, with_predictions
+from dovetail.bench.result import TrainResult
+from dovetail.bench.run import Run, from_zero, paces, progress
 from dovetail.bench.stage import Site, Stage, Tell, built
-from dovetail.bench.systems import ALONE, System
+from dovetail.bench.systems import System
 from dovetail.errors import BadInput
 from dovetail.lab import available
 from dovetail.timeline import COMPUTE, Timeline
@@ -55,8 +55,25 @@ class Setup:
         return self.site.workers - (self.hubs_of(system) if self.same_machines else 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """A setup's systems on their stage, ready to train one workload after the other."""
+
+    stage: Stage
+    runs: list[Run]
+    startup: float | None  # seconds, where predictions are asked for
+    notes: tuple[str, ...]
+
+
 def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None = None) -> TrainResult:
     """Run all systems of the setup and compare; `tell` hears what happens, `save` is a folder for timelines."""
+    with assembled(setup, tell=tell) as cast:
+        return compared(setup, cast, tell=tell, save=save)
+
+
+@contextmanager
+def assembled(setup: Setup, *, tell: Tell) -> Iterator[Cast]:
+    """The network and the processes that the setup asks for."""
     systems = setup.systems
     left_out: tuple[str, ...] = ()
     if setup.site.rate and not available()[0]:
@@ -73,36 +90,44 @@ def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None 
         for run in runs:
             run.wait_ready()
         startup, *fitted = fit_startup(stage, number=len(runs), tell=tell) if setup.predict else (None,)
-        for run in runs:
-            run.warm_up(tell)
-        floors = _measure(setup, runs, tell)
-        if save is not None:
-            _save(runs, save, tell)
-        rows = [row for run in runs for row in run.results(_median(floors[run.workers]))]
-        if startup is not None:
-            tell("predicting")
-            rows = [_with_prediction(setup, stage, row, startup) for row in rows]
-        computing = _computing(floors[max(floors)][-1])
-        return TrainResult(
-            bench="train",
-            model=setup.workload.model,
-            scale=setup.workload.scale,
-            workers=setup.site.workers,
-            rate=setup.site.rate,
-            measured_rate=stage.measured,
-            bytes=runs[0].nbytes,
-            compute_s=computing if setup.workload.compute is None else setup.workload.compute,
-            systems=tuple(rows),
-            startup_s=startup,
-            notes=(*stage.notes, *left_out, *(line for run in runs for line in run.verdicts()), *fitted),
-        )
+        yield Cast(stage=stage, runs=runs, startup=startup, notes=(*stage.notes, *left_out, *fitted))
+
+
+def compared(setup: Setup, cast: Cast, *, tell: Tell, save: Path | None = None) -> TrainResult:
+    """Train the setup's workload with all systems, in turns."""
+    runs, startup = cast.runs, cast.startup
+    for run in runs:
+        run.take(setup.workload)
+        run.warm_up(tell)
+    floors = _measure(setup, runs, tell)
+    if save is not None:
+        _save(runs, save, tell)
+    rows = [row for run in runs for row in run.results(*_floors(floors[run.workers]))]
+    computing = _computing(floors[max(floors)][-1])
+    result = TrainResult(
+        bench="train",
+        model=setup.workload.model,
+        scale=setup.workload.scale,
+        workers=setup.site.workers,
+        rate=setup.site.rate,
+        measured_rate=cast.stage.measured,
+        bytes=runs[0].nbytes,
+        compute_s=computing if setup.workload.compute is None else setup.workload.compute,
+        systems=tuple(rows),
+        startup_s=startup,
+        network=cast.stage.network(setup.site.workers),
+        notes=(*cast.notes, *(line for run in runs for line in run.verdicts())),
+    )
+    if startup is None:
+        return result
+    tell("predicting")
+    return with_predictions(result, setup.systems)
 
 
 def _run(setup: Setup, stage: Stage, system: System, number: int) -> Run:
     workers = setup.workers_of(system)
     post = Post(
         system=system.name,
-        workload=setup.workload,
         hubs=stage.hubs_for(system.pattern, workers),
         groups=groups_of(system.pattern, stage.network(workers).racks),
         rate=stage.limit,
@@ -134,24 +159,17 @@ def _save(runs: list[Run], folder: Path, tell: Tell) -> None:
             codec.save(from_zero(run.picture(variant)), folder / f"{name}.json")
 
 
-def _with_prediction(setup: Setup, stage: Stage, row: SystemResult, startup: float) -> SystemResult:
-    """The row with the simulator's seconds; its layers share out the floor, as the loop's own time is never hidden."""
-    system = next(system for system in setup.systems if system.name == row.name)
-    profile = profile_of(setup.workload.model, compute=row.floor_s, scale=setup.workload.scale)
-    cluster = cluster_of(stage.network(row.workers), system.pattern, startup=startup)
-    return replace(row, predicted_s=predicted(system, row.variant, profile, cluster))
-
-
 def _add_floors(floors: dict[int, list[Timeline]], runs: list[Run], tell: Tell) -> None:
     """By number of workers: all compute and update at once, and nothing travels."""
     for workers, run in {run.workers: run for run in runs}.items():
         tell(f"computing alone, {workers} workers")
-        line = run.burst(Order(variant=ALONE, warmup=WARMUP, iterations=TRIAL))
-        floors.setdefault(workers, []).append(line)
+        floors.setdefault(workers, []).append(run.alone())
 
 
-def _median(lines: list[Timeline]) -> float:
-    return statistics.median(seconds for line in lines for seconds in progress(line))
+def _floors(lines: list[Timeline]) -> tuple[float, float]:
+    """Seconds an iteration, each worker for itself, and in step with the slowest."""
+    alone = statistics.median(seconds for line in lines for seconds in progress(line))
+    return alone, max(alone, statistics.fmean(seconds for line in lines for seconds in paces(line)))
 
 
 def _computing(line: Timeline) -> float:

@@ -27,7 +27,7 @@ class Trainee:
     """A model under one variant of a system."""
 
     def __init__(self, post: Post, order: Order) -> None:
-        self._model, self._batch = build(post.workload, dist.get_rank())
+        self._model, self._batch = build(order.workload, dist.get_rank())
         self._emulated = self._model if isinstance(self._model, Emulated) else None
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.001, momentum=0.9)
         self._called = self._model
@@ -56,6 +56,7 @@ class Trainee:
                 boundaries.append(time.monotonic())
             self._iterate(i)
         self._model.state_dict()  # complete when it returns, whatever the system still had under way
+        nbytes = sum(p.numel() * p.element_size() for p in self._model.parameters())
         weights = sum(float(p.detach().double().sum()) for p in self._model.parameters())
         dist.barrier()
         spans = [s for s in self._spans if self._own_spans is None or s.lane == COMPUTE]
@@ -63,7 +64,7 @@ class Trainee:
             spans += [s for s in self._own_spans(self._model) if s.lane != COMPUTE]
         first, last = boundaries[0], boundaries[-1]
         counted = tuple(s for s in spans if first <= s.start < last)
-        return Reply(boundaries=tuple(boundaries), spans=counted, weights=weights)
+        return Reply(boundaries=tuple(boundaries), spans=counted, nbytes=nbytes, weights=weights)
 
     def _iterate(self, number: int) -> None:
         if self._emulated is not None:
@@ -101,16 +102,15 @@ def build(workload: Workload, rank: int) -> tuple[nn.Module, Batch]:
 
 def start(post: Post) -> tuple[Ready, Callable[[Order], Reply]]:
     """The first words, and what obeys orders; models are kept for later orders of the same kind."""
-    trainees: dict[tuple[str, bool], Trainee] = {}
+    trainees: dict[tuple[Workload, str, bool], Trainee] = {}
 
     def obey(order: Order) -> Reply:
-        key = (order.variant, order.trace)
+        key = (order.workload, order.variant, order.trace)
         if key not in trainees:
             trainees[key] = Trainee(post, order)
         return trainees[key].run(order)
 
-    model, _ = build(post.workload, dist.get_rank())
-    return Ready(nbytes=sum(p.numel() * p.element_size() for p in model.parameters())), obey
+    return Ready(), obey
 
 
 if __name__ == "__main__":

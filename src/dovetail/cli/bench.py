@@ -9,6 +9,7 @@ import typer
 
 from dovetail.bench.allreduce import SYSTEMS as SUMMING
 from dovetail.bench.allreduce import bench_allreduce
+from dovetail.bench.grid import bench_grid, earlier, predicted_again
 from dovetail.bench.models import published
 from dovetail.bench.orders import Workload
 from dovetail.bench.overhead import bench_overhead
@@ -19,6 +20,8 @@ from dovetail.bench.systems import SYSTEMS as TRAINING
 from dovetail.bench.systems import chosen
 from dovetail.bench.train import Setup, bench_train
 from dovetail.bench.urgent import bench_urgent
+from dovetail.cli.output import write_json
+from dovetail.errors import BadInput
 from dovetail.units import parse_bytes, parse_rate, parse_seconds
 
 Workers = Annotated[int, typer.Option(min=1, help="hosts that train")]
@@ -38,7 +41,7 @@ Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write 
 def register(app: typer.Typer) -> None:
     """Add the verb and its commands."""
     bench = typer.Typer(no_args_is_help=True, help="Measure training or all-reduce beside PyTorch DDP and Gloo.")
-    for command in (train, allreduce, urgent, pull, overhead):
+    for command in (train, grid, allreduce, urgent, pull, overhead):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
@@ -79,6 +82,50 @@ def train(
     )
     with telling() as tell:
         result = bench_train(setup, tell=tell, save=save)
+    give(result, json)
+
+
+def grid(
+    models: Annotated[str, typer.Option(help="of those of bench train")] = "vgg19,resnet50,inception_v3,gpt2",
+    rates: Annotated[str, typer.Option(help="of each host's link, both ways")] = "250mbit,500mbit,1gbit",
+    size: Annotated[str, typer.Option(help="that every model is scaled to")] = "10MiB",
+    workers: Workers = 4,
+    compute: Annotated[str, typer.Option(help="seconds an iteration")] = "0.3",
+    systems: Systems = "ddp,sharded,auto",
+    policy: Annotated[str, typer.Option(help="each of them a row of every dovetail system")] = "fifo,tac,p3,dear",
+    iters: Annotated[int, typer.Option(help="iterations that count, per row")] = 4,
+    racks: Racks = 1,
+    uplink: Uplink = "0",
+    json: Json = None,
+    add: Annotated[bool, typer.Option("--add", help="keep the other cells that the --json file already has")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="predict the cells of the --json file anew; measure nothing")
+    ] = False,
+) -> None:
+    """Compare predicted with measured iteration times over models and rates, and `auto` with DDP.
+
+    Example: dovetail bench grid --models vgg19,gpt2 --rates 250mbit,1gbit --json grid.json
+    """
+    if (add or again) and json in (None, "-"):
+        raise BadInput("--add and --again need the file with cells from before; give --json FILE")
+    names = models.split(",")
+    for name in names:
+        published(name)
+    setup = Setup(
+        workload=Workload(model=names[0], scale=1.0, compute=parse_seconds(compute)),
+        systems=chosen(systems.split(","), policy.split(",")),
+        site=_site(workers, "0", None, racks, uplink, None),
+        iterations=iters,
+        predict=True,
+    )
+    with telling() as tell:
+        speeds, nbytes = [parse_rate(rate) for rate in rates.split(",")], parse_bytes(size)
+        before = earlier(Path(json)) if (add or again) and json else ()
+        if again:
+            give(predicted_again(before, setup.systems), json)
+            return
+        for result in bench_grid(setup, models=names, rates=speeds, nbytes=nbytes, before=before, tell=tell):
+            write_json(None if json == "-" else json, result)  # at once: a run of many minutes may be stopped
     give(result, json)
 
 

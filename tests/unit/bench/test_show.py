@@ -31,7 +31,7 @@ def system(name: str, median: float, alpha: float | None, predicted: float | Non
     times = Times(median=median, min=median, max=median)
     return SystemResult(
         name=name, variant="p3", policy="p3", predicted_s=predicted, machines=5, workers=4,
-        iteration_s=times, floor_s=0.512, bound_s=1.05, alpha=alpha,
+        iteration_s=times, floor_s=0.512, paced_s=0.52, bound_s=1.05, alpha=alpha,
         cpu_idle=0.7,
     )  # fmt: skip
 

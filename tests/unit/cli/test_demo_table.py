@@ -10,8 +10,8 @@ from dovetail.timeline import COMPUTE, SEND, Span, Timeline
 def system(name: str, seconds: float, *, alpha: float | None = 0.5) -> SystemResult:
     times = Times(median=seconds, min=seconds, max=seconds)
     return SystemResult(
-        name=name, variant="", policy="p3", machines=4, workers=4, iteration_s=times, floor_s=0.4, bound_s=0.5,
-        alpha=alpha, cpu_idle=0.9,
+        name=name, variant="", policy="p3", machines=4, workers=4, iteration_s=times, floor_s=0.4, paced_s=0.4,
+        bound_s=0.5, alpha=alpha, cpu_idle=0.9,
     )  # fmt: skip
 
 
