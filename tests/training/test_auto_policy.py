@@ -8,7 +8,9 @@ import io
 from harness import ranks
 from networks import OPTIMIZERS, ddp, dovetailed, same
 
-from dovetail.training import shutdown
+from dovetail.network.model import Cluster
+from dovetail.training import replanning, shutdown
+from dovetail.training.opening import Opener
 
 STEPS = 24  # two recorded, three candidates of four rounds and one between, and some after the decision
 
@@ -36,3 +38,28 @@ def test_auto_changes_plans_and_never_results() -> None:
     assert line.count("dovetail: auto keeps ") == 2
     assert "an iteration, predicted" in line
     assert silent == "", "one rank speaks for all"
+
+
+def named(rank: int, size: int) -> list[tuple[str, bool]]:
+    """The policies for which links were measured, and whether there are rates."""
+    found: list[tuple[str, bool]] = []
+    plain = replanning.measured
+
+    def watched(opener: Opener, *, partners: int) -> Cluster:
+        cluster = plain(opener, partners=partners)
+        found.append((opener.setting.policy, all(host.link.bandwidth > 0 for host in cluster.workers)))
+        return cluster
+
+    replanning.measured = watched  # type: ignore[assignment]
+    for policy in ("p3", "dear"):
+        reference = ddp("mlp", lambda model: OPTIMIZERS["sgd"](model.parameters()))
+        side = dovetailed("mlp", lambda model: OPTIMIZERS["sgd"](model.parameters()), policy=policy)
+        for step in range(4):
+            assert reference.step(step) == side.step(step)
+        shutdown(side.model)
+    return found
+
+
+def test_links_are_measured_only_for_policies_that_weigh_them() -> None:
+    with ranks(2, named, gloo=True) as group:
+        assert group.results(120) == [[("dear", True)], [("dear", True)]]

@@ -13,6 +13,7 @@ from dovetail.bench.orders import LinkOrder, LinkPost, LinkReply
 from dovetail.bench.result import TrainResult
 from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import System
+from dovetail.lab.shape import QUEUE_TIME
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.base import per_parameter
 from dovetail.plan.buckets import MIB, buckets
@@ -20,11 +21,14 @@ from dovetail.plan.bulk import barrier
 from dovetail.plan.linkcost import WITH_HUBS
 from dovetail.plan.policies import AUTO, make_plan, run_passes
 from dovetail.plan.schedule import Plan
+from dovetail.simulate.network import Backlog
 from dovetail.simulate.run import simulate
 from dovetail.trace.graph import Profile
 
 STARTUP = 100e-6  # seconds, where there is no pair of hosts to measure it between
-PLANNED_LINK = Link(startup=50e-6, bandwidth=125e6)  # what `distribute` plans a named policy for: it measures nothing
+# What has left the priority queues before a link is free: what the engine lets the kernel hold for a peer (docs/
+# architecture.md), and the queue of a link, which is 4 ms of its rate in a lab (lab/shape.py) and similar in switches.
+BACKLOG = Backlog(per_peer=64 * 1024, queue=QUEUE_TIME)
 UNLIMITED = 1e12  # bytes per second: a network of one host has no rate
 
 
@@ -80,8 +84,7 @@ def predicted(system: System, variant: str, profile: Profile, cluster: Cluster) 
         return min(_seconds(profile, candidate.plan, cluster) for candidate in found)
     if not system.each:
         return _seconds(profile, ddp_plan(profile, cluster, megabytes=float(variant)), cluster)
-    known = Cluster.uniform(workers=len(cluster.workers), link=PLANNED_LINK, hubs=len(cluster.hubs))
-    plan = make_plan(profile, known, variant, aggregation=system.pattern, update=system.update)
+    plan = make_plan(profile, cluster, variant, aggregation=system.pattern, update=system.update)
     return _seconds(profile, plan, cluster)
 
 
@@ -93,4 +96,4 @@ def ddp_plan(profile: Profile, cluster: Cluster, *, megabytes: float) -> Plan:
 
 
 def _seconds(profile: Profile, plan: Plan, cluster: Cluster) -> float:
-    return simulate(profile, plan, cluster).iteration_time
+    return simulate(profile, plan, cluster, backlog=BACKLOG).iteration_time

@@ -161,3 +161,12 @@ class OverheadResult:
     wall_ratio: Times
     cpu_ratio: Times
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds that something took, and how many parameters or transfers it was about."""
+
+    what: str
+    count: int
+    seconds: float

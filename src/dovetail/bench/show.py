@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.bench.grid import GridResult, error_of, verdict
+from dovetail.bench.planning import PlanningResult, growth
 from dovetail.bench.result import (
     AllreduceResult,
     OverheadResult,
@@ -26,7 +27,7 @@ from dovetail.errors import BadInput
 from dovetail.plan.policies import AUTO
 from dovetail.units import format_bytes, format_rate, format_seconds
 
-Result = TrainResult | GridResult | AllreduceResult | UrgentResult | PullResult | OverheadResult
+Result = TrainResult | GridResult | AllreduceResult | UrgentResult | PullResult | OverheadResult | PlanningResult
 ROOM = 13  # characters of a row's name beside which all columns fit a terminal
 
 
@@ -81,10 +82,9 @@ def _verdict(predicted: SystemResult, measured: SystemResult) -> str:
 
 def grid_table(result: GridResult) -> Group:
     """A row for each model, rate and system, and what they say together."""
-    table = _table(("model", "rate", "system"), ("iteration", "predicted", "error", "vs DDP", "of best"))
+    table = _table(("model", "rate", "system"), ("iteration", "predicted", "error", "vs DDP"))
     for cell in result.cells:
         base = next((s.iteration_s.median for s in cell.systems if s.name == "ddp"), None)
-        best = cell.measured_best.iteration_s.median
         for number, row in enumerate(cell.systems):
             took = row.iteration_s.median
             table.add_row(
@@ -94,7 +94,6 @@ def grid_table(result: GridResult) -> Group:
                 "" if row.predicted_s is None else format_seconds(row.predicted_s),
                 _error(row),
                 f"{base / took:.2f}x" if base else "",
-                f"{took / best:.2f}x",
             )
     return Group(table, *(Text(line) for line in verdict(result)))
 
@@ -157,6 +156,17 @@ def overhead_table(result: OverheadResult) -> Group:
     return _under(title, table, result.notes)
 
 
+def planning_table(result: PlanningResult) -> Group:
+    """What planning took, and the curve over n log n."""
+    rows = _table(("what",), ("parameters", "time"))
+    for row in result.rows:
+        rows.add_row(row.what, str(row.count), format_seconds(row.seconds))
+    curve = _table(("resnet50, 512 workers",), ("transfers", "time", "ns / n log n"))
+    for point, share in zip(result.curve, growth(result.curve), strict=True):
+        curve.add_row(point.what, str(point.count), format_seconds(point.seconds), f"{share:.0f}")
+    return Group(rows, curve)
+
+
 @contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
     """Progress on standard error: a line that changes on a terminal, else one line a step."""
@@ -180,6 +190,8 @@ def table_of(result: Result) -> Group:
             return pull_table(result)
         case OverheadResult():
             return overhead_table(result)
+        case PlanningResult():
+            return planning_table(result)
 
 
 def give(result: Result, json: str | None) -> None:

@@ -13,6 +13,7 @@ from dovetail.bench.grid import bench_grid, earlier, predicted_again
 from dovetail.bench.models import published
 from dovetail.bench.orders import Workload
 from dovetail.bench.overhead import bench_overhead
+from dovetail.bench.planning import bench_planning
 from dovetail.bench.pull import ORDERS, bench_pull
 from dovetail.bench.show import give, telling
 from dovetail.bench.stage import Site
@@ -41,7 +42,7 @@ Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write 
 def register(app: typer.Typer) -> None:
     """Add the verb and its commands."""
     bench = typer.Typer(no_args_is_help=True, help="Measure training or all-reduce beside PyTorch DDP and Gloo.")
-    for command in (train, grid, allreduce, urgent, pull, overhead):
+    for command in (train, grid, allreduce, urgent, pull, overhead, planning):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
@@ -207,6 +208,16 @@ def overhead(
     with telling() as tell:
         seconds = parse_seconds(step)
         result = bench_overhead(workers=workers, params=params, step=seconds, rounds=rounds, steps=steps, tell=tell)
+    give(result, json)
+
+
+def planning(json: Json = None) -> None:
+    """Time `auto`, TAC and the simulator on large models and clusters, without a network.
+
+    Example: dovetail bench planning
+    """
+    with telling() as tell:
+        result = bench_planning(tell=tell)
     give(result, json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -73,7 +74,7 @@ def _cluster(path: Path | None, workers: int | None, rate: str, startup: str, hu
 def _auto(profile: Profile, cluster: Cluster, quiet: bool) -> Plan:
     from dovetail.simulate.run import simulate  # only auto needs the simulator
 
-    best, tried = choose(profile, cluster, simulate)
+    best, tried = choose(profile, cluster, partial(simulate, quick=True))
     for name, seconds in tried:
         typer.echo(f"{format_seconds(seconds):>8}  {name}", err=quiet)
     typer.echo("", err=quiet)

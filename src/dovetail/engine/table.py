@@ -238,7 +238,8 @@ def _cut(plan: Plan, tensors: Sequence[TensorSpec], chunk_bytes: int) -> tuple[I
     pull = pull_of[np.searchsorted(pull_keys, keys, side="right") - 1]
 
     items = np.array([DTYPES[t.dtype][1] for t in tensors], dtype=np.int64)
-    step = chunk_bytes // items[tensor] * items[tensor]
+    most = np.array([t.chunk_bytes(chunk_bytes) for t in outgoing], dtype=np.int64)
+    step = most[push] // items[tensor] * items[tensor]
     counts = -(-(end - start) // step)
     segment = np.repeat(np.arange(len(keys)), counts)
     nth = np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts)

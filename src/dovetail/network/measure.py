@@ -23,7 +23,7 @@ PATIENCE = 60.0  # seconds a peer may stay silent
 GREETING = 3.0  # seconds a new connection may take to show the token, while the real peer queues behind it
 SMALL_REPEATS, LARGE_REPEATS = 200, 8
 WARM_UP = 2  # transfers of each size that do not count: slow start, a full token bucket
-ROUNDS = 3  # partners each rank is measured with, if there are as many
+PARTNERS = 3  # partners each rank is measured with, if there are as many
 TOKEN_BYTES = 16
 
 
@@ -86,7 +86,7 @@ def answer(sock: socket.socket) -> None:
     sock.sendall(struct.pack(f"!{LARGE_REPEATS}d", *gaps))
 
 
-def measure_pairs(store: Store, *, rank: int, world: int, host: str) -> tuple[Pair, ...]:
+def measure_pairs(store: Store, *, rank: int, world: int, host: str, partners: int = PARTNERS) -> tuple[Pair, ...]:
     """Measure every rank with a few partners, disjoint pairs at once; all ranks call this, all get the result."""
     if world < 2:
         raise BadInput(f"a job of {world} rank has no link to measure; start 2 ranks or more")
@@ -94,7 +94,7 @@ def measure_pairs(store: Store, *, rank: int, world: int, host: str) -> tuple[Pa
         listener.settimeout(PATIENCE)
         token = secrets.token_bytes(TOKEN_BYTES)
         store.set(f"address/{rank}", f"{host} {listener.getsockname()[1]} {token.hex()}")
-        for number, pairs in enumerate(rounds(world)):
+        for number, pairs in enumerate(rounds(world, partners)):
             _barrier(store, f"round/{number}", world)
             mine = next((pair for pair in pairs if rank in pair), None)
             if mine is None:
@@ -105,7 +105,9 @@ def measure_pairs(store: Store, *, rank: int, world: int, host: str) -> tuple[Pa
                 other = mine[0] if rank == mine[1] else mine[1]
                 raise PeerLost(f"rank {other}: {error} while its link was measured", peer=other) from None
     found = tuple(
-        msgspec.json.decode(store.get(f"pair/{a}/{b}"), type=Pair) for pairs in rounds(world) for a, b in pairs
+        msgspec.json.decode(store.get(f"pair/{a}/{b}"), type=Pair)
+        for pairs in rounds(world, partners)
+        for a, b in pairs
     )
     store.set(f"left/{rank}", "")
     if rank == 0:  # the store may live in this process: leave last
@@ -114,12 +116,12 @@ def measure_pairs(store: Store, *, rank: int, world: int, host: str) -> tuple[Pa
     return found
 
 
-def rounds(world: int) -> Iterator[list[tuple[int, int]]]:
-    """Disjoint pairs, round after round, no pair twice (the circle method)."""
+def rounds(world: int, partners: int = PARTNERS) -> Iterator[list[tuple[int, int]]]:
+    """Disjoint pairs, round after round, no pair twice (the circle method), and nobody without any."""
     seats: list[int | None] = list(range(world))
     if world % 2:
         seats.append(None)
-    for _ in range(min(ROUNDS, len(seats) - 1)):
+    for _ in range(min(max(partners, 1 + world % 2), len(seats) - 1)):
         half = len(seats) // 2
         met = zip(seats[:half], reversed(seats[half:]), strict=True)
         yield [(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None]

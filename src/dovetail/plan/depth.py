@@ -14,7 +14,7 @@ DEEPEST = 8
 
 
 def depth(plan: Plan, profile: Profile, cluster: Cluster, *, deepest: int = DEEPEST) -> Plan:
-    """Set each transfer's depth: 1 up to the batching threshold, growing with size to `deepest`."""
+    """Set each transfer's depth: 1 chunk up to the batching threshold, growing with size to `deepest`."""
     limit = threshold(both_ways(cluster, plan.aggregation))
     return replace(
         plan, transfers=tuple(replace(t, depth=depth_of(t.nbytes, limit, deepest=deepest)) for t in plan.transfers)

@@ -20,6 +20,8 @@ BACKWARD = "backward"  # may start as soon as its data is there
 FORWARD = "forward"  # may start only when the backward pass is over
 WINDOWS = (BACKWARD, FORWARD)
 
+LEAST_CHUNK = 64  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -28,7 +30,7 @@ class Transfer:
     kind: str  # one of KINDS
     parts: tuple[Part, ...]
     priority: int = 0  # the smaller number goes first and overtakes at chunk borders
-    depth: int = 1  # chunks of it that may be on their way at once
+    depth: int = 1  # it travels in at least so many chunks, so that summing one overlaps receiving the next
     window: str = BACKWARD  # one of WINDOWS
 
     def __post_init__(self) -> None:
@@ -43,6 +45,10 @@ class Transfer:
     @property
     def nbytes(self) -> int:
         return sum(nbytes for _, _, nbytes in self.parts)
+
+    def chunk_bytes(self, most: int) -> int:
+        """Size of its chunks where none may exceed `most`: equal shares of its depth, or smaller."""
+        return max(LEAST_CHUNK, min(most, -(-self.nbytes // self.depth)))
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -95,8 +101,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.update not in ("worker", "hub"):
             raise BadInput(f"update at {self.update!r} is unknown; it is 'worker' or 'hub'")
-        if self.chunk_bytes < 64:
-            raise BadInput(f"chunks of {self.chunk_bytes} bytes; give 64 or more")
+        if self.chunk_bytes < LEAST_CHUNK:
+            raise BadInput(f"chunks of {self.chunk_bytes} bytes; give {LEAST_CHUNK} or more")
         if not 0 < self.keep <= 1:
             raise BadInput(f"keep is {self.keep}; it is a share above 0 and at most 1")
         check_coverage(self.params, self.transfers)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dovetail.network.cost import DEPLOYMENTS, WORKERS_PER_HUB, PriceList, per_thousand
 from dovetail.plan import patterns
 from dovetail.plan.steps import OFFER, SEND, Route
 from dovetail.reproduce.record import Line, Study
 from dovetail.simulate.paths import compile_route
 
 WORKERS = 8
-DEPLOYMENTS = ("CC", "CS", "NCC", "NCS")  # (non-)colocated, centralised or sharded
 TABLE_2_1 = {  # Gbit/s, as printed
     "ResNet 269": (122, 31, 140, 17),
     "Inception": (44, 11, 50, 6),
@@ -41,13 +41,15 @@ def run() -> Study:
             "table 4.1 is checked for 4 racks of 4 nodes; the thesis approximates ring and halving-doubling, "
             "our counts are exact",
             "table 6.3 does not print throughputs, the price of a V100 or of the cheap worker; each is taken from one "
-            "entry (lines marked 'given'), the other eight follow from the cost model",
+            "entry (lines marked 'given'), the other eight follow from the cost model. They cannot agree with the "
+            "print: there, going from 1:1 to 3:1 saves 1.49 times what going to 2:1 saves, but the formula's terms "
+            "(F of the upper switches; 44, 65 or 76 workers a hub) allow at most 1.33 times, whatever the prices",
         ),
     )
 
 
 def host_multiple(deployment: str, workers: int = WORKERS) -> float:
-    """Bytes that pass the busiest aggregating host, in and out, per byte of the model."""
+    """Bytes that pass the busiest aggregating host, in and out, per byte of the model: counted, not by formula."""
     if deployment == "CC":
         return _busiest(patterns.routes("shuffle", workers=workers)[:1])
     if deployment == "CS":
@@ -134,12 +136,7 @@ def _table_4_1(racks: int = 4, per_rack: int = 4) -> Iterable[Line]:
             yield Line(where="table 4.1", what=f"{pattern} {what}", paper=paper, ours=count, unit=unit)
 
 
-# Prices in dollars (section 6.1.10).
-WORKER, GPU, PHUB, SWITCH, SWITCH_PORTS = 4117.0, 699.0, 8407.0, 21077.0, 32
-FAST = (795.0, SWITCH / SWITCH_PORTS, 94.0)  # 100 Gbit/s: network card, switch port, cable
-SLOW = (260.0, SWITCH / SWITCH_PORTS / 4, 31.25)  # 25 Gbit/s, four to a port
-PHUB_CARD, PHUB_PORTS = 162.5, 20
-WORKERS_PER_PHUB = {1: 44, 2: 65, 3: 76}  # by oversubscription
+# Throughput for each 1000 dollars (section 6.1.10); prices and formulas are network/cost.py's.
 COLUMNS = ("Future GPUs", "Spendy", "Cheap")
 TABLE_6_3 = {  # throughput per 1000 dollars; None = the sharded baseline
     None: (46.11, 14.57, 60.41),
@@ -149,33 +146,27 @@ TABLE_6_3 = {  # throughput per 1000 dollars; None = the sharded baseline
 }
 
 
-def network_cost(card: float, port: float, cable: float, share: float) -> float:
-    """A = (N + S + C) + F(4S + 2C)."""
-    return (card + port + cable) + share * (4 * port + 2 * cable)
-
-
-def worker_cost(oversubscription: int | None, *, worker: float = WORKER, gpu: float = GPU) -> float:
+def worker_cost(oversubscription: int | None, prices: PriceList) -> float:
     """Dollars for one worker with its part of the network, and of the hub unless it is the sharded baseline."""
     if oversubscription is None:
-        return worker + FAST[0] + 4 * gpu + network_cost(*FAST, 1.0)
-    share = 1 / oversubscription
-    hub = PHUB + PHUB_PORTS * (PHUB_CARD + network_cost(PHUB_CARD, SLOW[1], SLOW[2], share))
-    base = worker + SLOW[0] + 4 * gpu + network_cost(*SLOW, share)
-    return base + hub / WORKERS_PER_PHUB[oversubscription]
+        return prices.sharded_worker()
+    return prices.hub_worker(oversubscription=oversubscription, workers_per_hub=WORKERS_PER_HUB[oversubscription])
 
 
 def _table_6_3() -> Iterable[Line]:
+    listed = PriceList()
+    base = worker_cost(None, listed)
     throughput = {
-        None: TABLE_6_3[None][0] * worker_cost(None) / 1000,
-        "hub": TABLE_6_3[1][0] * worker_cost(1) / 1000,
+        None: TABLE_6_3[None][0] * base / 1000,
+        "hub": TABLE_6_3[1][0] * worker_cost(1, listed) / 1000,
     }
-    spendy = GPU + (throughput[None] * 1000 / TABLE_6_3[None][1] - worker_cost(None)) / 4
-    cheap = WORKER + throughput[None] * 1000 / TABLE_6_3[None][2] - worker_cost(None)
-    prices = ((WORKER, GPU), (WORKER, spendy), (cheap, GPU))
+    spendy = listed.gpu + (throughput[None] * 1000 / TABLE_6_3[None][1] - base) / listed.gpus
+    cheap = listed.worker + throughput[None] * 1000 / TABLE_6_3[None][2] - base
+    prices = (listed, replace(listed, gpu=spendy), replace(listed, worker=cheap))
     for over, entries in TABLE_6_3.items():
         made = throughput[None if over is None else "hub"]
-        for column, (worker, gpu), entry in zip(COLUMNS, prices, entries, strict=True):
+        for column, paid, entry in zip(COLUMNS, prices, entries, strict=True):
             given = " (given)" if over is None or (over == 1 and column == COLUMNS[0]) else ""
             name = "sharded" if over is None else f"hub {over}:1"
-            ours = made * 1000 / worker_cost(over, worker=worker, gpu=gpu)
+            ours = per_thousand(made, worker_cost(over, paid))
             yield Line(where="table 6.3", what=f"{name}, {column}{given}", paper=entry, ours=ours, unit="per $1000")

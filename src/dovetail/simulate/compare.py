@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.auto import choose, label
@@ -55,7 +56,7 @@ def plan_for(profile: Profile, cluster: Cluster, policy: str, aggregation: str |
     """The policy's plan; `auto` is the best of its candidates and says which in its name."""
     if policy != AUTO:
         return make_plan(profile, cluster, policy, aggregation=aggregation)
-    best, _ = choose(profile, cluster, simulate)
+    best, _ = choose(profile, cluster, partial(simulate, quick=True))
     return replace(best, policy=f"auto: {label(best).split(' / ')[0]}")
 
 

@@ -7,12 +7,13 @@ chooses only after all other events of the instant, so that what becomes ready a
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dovetail.plan.steps import ADD, COPY, DELIVER, FETCH, FINISH, GATE, OFFER, SEND
-from dovetail.simulate.network import Network
+from dovetail.simulate.network import Network, Path
 from dovetail.simulate.paths import GATHER, SPREAD, Move, message_bit
 from dovetail.simulate.spans import Raw
 from dovetail.simulate.work import Work
@@ -32,6 +33,8 @@ class Rules:
     chunk_bytes: int
     sent_share: float  # of a gradient's bytes that travel
     pace: Sequence[Sequence[float]]  # [worker][iteration]: how many times longer its ops take
+    backlog: bool = False  # senders give chunks away before their port is free
+    record: bool = True  # note what happens, for spans
 
 
 class Simulation:
@@ -42,7 +45,7 @@ class Simulation:
         self.now = 0.0
         self._events: list[tuple[float, int, int, Callable[..., None], Any]] = []
         self._count = 0  # of events and messages ever made: what a run costs
-        self.raw: list[Raw] = []
+        self.raw: list[Raw] | deque[Raw] = [] if rules.record else deque(maxlen=0)
         count, params = len(network.workers), len(work.pieces)
         self.boundaries: list[list[float]] = [[] for _ in range(count)]
         self._iteration = [0] * count
@@ -60,7 +63,7 @@ class Simulation:
         self._free = [0.0] * network.resources
         self._queues: list[list[tuple[Any, ...]]] = [[] for _ in range(network.resources)]
         self._parked: dict[Any, list[tuple[Any, ...]]] = {}  # connection -> waiting for its previous chunk to land
-        self._open: dict[Any, bool] = {}
+        self._flying: dict[Any, float] = {}  # connection -> bytes under way
         self._landed_at: dict[Any, float] = {}  # connection -> when its last chunk was through
         self._choosing = [False] * network.resources
         self._paid: dict[tuple[int, ...], float] = {}  # startups already paid -> latency that remains per chunk
@@ -121,7 +124,10 @@ class Simulation:
             self._fetch(worker, iteration, push)
         held, self._held[worker] = self._held[worker], []
         for message in held:
-            self._enqueue(*message)
+            if self.rules.backlog:  # the worker asks for it, and the request queues like everything else
+                self._post(self._asked_at(worker), self._enqueue_all, message)
+            else:
+                self._enqueue(*message)
         for (stage, chunk, node), state in list(self._state.items()) if self.network.gated else ():
             if node == worker and stage == iteration:
                 self._advance(stage, chunk, node, state)
@@ -255,33 +261,47 @@ class Simulation:
         self._count += 1
         # Older iterations first: a value someone still waits for holds up every later gradient.
         entry = (iteration, priority, self._count, chunk, source, target, move, route, self.now)
-        if self._open.get(route.connection, True):
+        if self._takes(route):
             heapq.heappush(self._queues[route.port], entry)
             self._ask_to_choose(route.port)
         else:
             heapq.heappush(self._parked.setdefault(route.connection, []), entry)
 
+    def _enqueue_all(self, message: tuple[Any, ...]) -> None:
+        self._enqueue(*message)
+
+    def _takes(self, route: Path) -> bool:
+        """Whether the connection takes another chunk now."""
+        flying = self._flying.get(route.connection, 0.0)
+        return flying <= 0.0 or flying < route.room
+
+    def _asked_at(self, worker: int) -> float:
+        """When a request that the worker sends now is at its peer."""
+        port, startup = self.network.port(worker)
+        return max(self.now, self._free[port]) + startup
+
     def _ask_to_choose(self, port: int) -> None:
         if not self._choosing[port]:
             self._choosing[port] = True
-            self._post(max(self.now, self._free[port]), self._choose, port, _CHOOSE)
+            at = self.now if self.rules.backlog else max(self.now, self._free[port])
+            self._post(at, self._choose, port, _CHOOSE)
 
     def _choose(self, port: int) -> None:
         """The port is free: send the most urgent chunk whose connection is open."""
         self._choosing[port] = False
-        if self._free[port] > self.now:
+        if self._free[port] > self.now and not self.rules.backlog:
             self._ask_to_choose(port)
             return
         queue = self._queues[port]
         while queue:
             entry = heapq.heappop(queue)
-            connection = entry[7].connection
-            if self._open.get(connection, True):
+            route = entry[7]
+            if self._takes(route):
                 self._send(entry)
                 if queue:
                     self._ask_to_choose(port)
                 return
-            heapq.heappush(self._parked.setdefault(connection, []), entry)
+            heapq.heappush(self._parked.setdefault(route.connection, []), entry)
 
     def _send(self, entry: tuple[Any, ...]) -> None:
         iteration, priority, _, chunk, source, target, move, route, since = entry
@@ -293,6 +313,8 @@ class Simulation:
         if delay is None:
             whole = self.work.pulls[item.pull].nbytes if transfer < 0 else self.work.pushes[item.push].nbytes
             hold, delay = self.network.startup(source, move.phase, whole)
+            if self.rules.backlog:
+                hold, delay = 0.0, hold + delay
             self._paid[key] = delay
         nbytes = item.nbytes * self.rules.sent_share if move.phase == GATHER else float(item.nbytes)
         start = self.now + hold
@@ -302,7 +324,7 @@ class Simulation:
             begin = max(start, self._free[resource])
             self._free[resource] = begin + nbytes * seconds
             end = max(end, self._free[resource])
-        self._open[route.connection] = False
+        self._flying[route.connection] = self._flying.get(route.connection, 0.0) + nbytes
         lone = route.lone * min(nbytes, self.rules.chunk_bytes)
         name = self.work.pulls[item.pull].name if transfer < 0 else self.work.pushes[item.push].name
         self.raw.append((source, SENDING, name, self.now, end, iteration, item.nbytes, target, priority))
@@ -310,13 +332,14 @@ class Simulation:
         shared = min(begin, max(since, self._landed_at.get(route.connection, 0.0)))
         self._landed_at[route.connection] = end
         self.raw.append((target, RECEIVE, name, shared, end, iteration, item.nbytes, source, priority))
-        self._post(end, self._landed, route)
+        self._post(end, self._landed, (route, nbytes))
         arrival = max(end, start + lone) + delay + route.latency
         self._post(arrival, self._arrived, (iteration, chunk, target, message_bit(source, move.phase)))
 
-    def _landed(self, route: Any) -> None:
+    def _landed(self, what: tuple[Path, float]) -> None:
         """The connection may carry its next chunk."""
-        self._open[route.connection] = True
+        route, nbytes = what
+        self._flying[route.connection] -= nbytes
         waiting = self._parked.get(route.connection)
         if waiting:
             heapq.heappush(self._queues[route.port], heapq.heappop(waiting))

@@ -218,6 +218,9 @@ class FoldedNetwork:
         begun = min(float(load.rounds), max(1.0, nbytes / self._chunk) * load.starts)
         return self._startup[source] * begun, self._startup[source] * (load.rounds - begun)
 
+    def port(self, worker: int) -> tuple[int, float]:
+        return WORKER_OUT, self._startup[0]
+
     def at_root(self, pull: int, node: int) -> int:
         return self._pulled[pull]
 

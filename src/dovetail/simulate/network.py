@@ -4,6 +4,10 @@ Every resource is serial. A message holds its sender's port for the startup (onc
 and its bytes, and passes the uplinks and the receiver's port as soon as they are free (cut-through): each is taken
 for its own bytes / bandwidth, and the message has landed when the slowest is through. A connection carries one
 chunk at a time, so what the receiver cannot take yet waits at the sender, where it can still be overtaken.
+
+Real senders give bytes away before the link is free: to the kernel, and to queues in the network. With a `Backlog`,
+a connection takes chunks until so many bytes are under way, whether its port is free or not; what has been taken
+cannot be overtaken, and a startup delays its own transfer only.
 """
 
 from __future__ import annotations
@@ -13,9 +17,21 @@ from typing import Protocol
 
 from dovetail.network.model import Cluster, Host
 from dovetail.plan.partition import spread
-from dovetail.plan.steps import GATE
+from dovetail.plan.steps import GATE, OFFER, SEND
 from dovetail.simulate.paths import Moves, compile_route, routes_of
 from dovetail.simulate.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What a sender has given away before its link is free: so much for each peer, and what queues in the link."""
+
+    per_peer: int = 0  # bytes
+    queue: float = 0.0  # seconds of the sender's link, shared by its peers
+
+    def room(self, bandwidth: float, peers: int) -> float:
+        """Bytes that one of the connections of a port with this bandwidth may have under way."""
+        return self.per_peer + self.queue * bandwidth / max(1, peers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +43,7 @@ class Path:
     legs: tuple[tuple[int, float], ...]
     latency: float = 0.0  # seconds that hold up nothing else
     lone: float = 0.0  # seconds per byte that a single chunk needs at least
+    room: float = 0.0  # bytes under way below which the connection takes a chunk; 0 = only when it has none
 
 
 class Network(Protocol):
@@ -46,6 +63,9 @@ class Network(Protocol):
     def startup(self, source: int, phase: int, nbytes: int) -> tuple[float, float]:
         """Seconds a transfer's first message holds the sender's port, and seconds that only delay its chunks."""
 
+    def port(self, worker: int) -> tuple[int, float]:
+        """Where what the worker sends queues, and its startup."""
+
     def at_root(self, pull: int, node: int) -> int:
         """How many of the pull's chunks are finished at the node."""
 
@@ -55,7 +75,7 @@ class Network(Protocol):
 class FullNetwork:
     """Every node, port and uplink of the cluster; chunks are spread over the pattern's routes."""
 
-    def __init__(self, work: Work, cluster: Cluster, aggregation: str) -> None:
+    def __init__(self, work: Work, cluster: Cluster, aggregation: str, backlog: Backlog = Backlog()) -> None:
         self._hosts: tuple[Host, ...] = cluster.workers + cluster.hubs
         self.names = [f"worker {i}" for i in range(len(cluster.workers))]
         self.names += [f"hub {i}" for i in range(len(cluster.hubs))]
@@ -83,7 +103,11 @@ class FullNetwork:
         for rack in cluster.uplinks:
             self._uplinks[rack] = self.resources
             self.resources += 2
-        self._cluster = cluster
+        self._cluster, self._backlog = cluster, backlog
+        self._peers = [
+            len({peer for r in self._moves for m in r.get(node, ()) if m.op in (SEND, OFFER) for peer in m.peers})
+            for node in range(len(self._hosts))
+        ]
         self._paths: dict[tuple[int, ...], Path] = {}
         self._at_root = self._count_roots(work)
 
@@ -102,6 +126,9 @@ class FullNetwork:
     def startup(self, source: int, phase: int, nbytes: int) -> tuple[float, float]:
         return self._hosts[source].link.startup, 0.0
 
+    def port(self, worker: int) -> tuple[int, float]:
+        return self._first_port[worker], self._hosts[worker].link.startup
+
     def at_root(self, pull: int, node: int) -> int:
         return self._at_root[pull, node]
 
@@ -119,7 +146,8 @@ class FullNetwork:
                     legs.append((self._uplinks[rack] + way, 1 / self._cluster.uplinks[rack].bandwidth))
                     latency += self._cluster.uplinks[rack].startup
         legs.append((self._first_port[target] + 2 * into + 1, 1 / receiver.link.bandwidth))
-        return Path(port, (port, target, into), tuple(legs), latency)
+        room = self._backlog.room(sender.link.bandwidth, self._peers[source])
+        return Path(port, (port, target, into), tuple(legs), latency, room=room)
 
     def _count_roots(self, work: Work) -> dict[tuple[int, int], int]:
         roots = [next(n for n, moves in route.items() if any(m.op == "finish" for m in moves)) for route in self._moves]

@@ -10,16 +10,17 @@ from dovetail.network.model import Cluster
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.core import Rules, Simulation
 from dovetail.simulate.folded import FoldedNetwork, fold
-from dovetail.simulate.network import FullNetwork, Network
+from dovetail.simulate.network import Backlog, FullNetwork, Network
 from dovetail.simulate.spans import joined
 from dovetail.simulate.work import compile_work, quantum_for
-from dovetail.timeline import Timeline
+from dovetail.timeline import Span, Timeline
 from dovetail.trace.graph import Profile
 
 UPDATE_RATE = 4e9  # bytes of parameters that one core updates in a second
 WARM_UP = 1  # iterations before the reported ones: the first starts with every parameter in place
 MESSAGES = 20_000  # per iteration; above it, chunks are simulated in larger pieces
 FOLDED_CHUNKS = 1024  # the same for folded workers
+QUICK_MESSAGES = 6_000  # where plans are only compared
 
 
 def simulate(
@@ -33,17 +34,23 @@ def simulate(
     stragglers: Mapping[int, float] | None = None,
     hub_update_rate: float = UPDATE_RATE,
     full: bool = False,
+    backlog: Backlog | None = None,
+    quick: bool = False,
 ) -> Timeline:
     """The timeline of `iterations` steady iterations; equal workers are folded into one unless `full`.
 
     `jitter` is the standard deviation of the logarithm of an iteration's compute time, `stragglers` gives workers
-    whose compute takes that many times longer.
+    whose compute takes that many times longer. `backlog` is what senders give away before their links are free; with
+    one, every node is simulated. `quick` is for comparing plans: no spans, and where nodes differ a single iteration in
+    larger pieces.
     """
     slow = dict(stragglers or {})
     _check(cluster, iterations, jitter, slow, hub_update_rate)
     count = len(cluster.workers)
-    folded = None if full or jitter or slow else fold(cluster, plan.aggregation)
-    limit = FOLDED_CHUNKS if folded else max(256, MESSAGES // max(1, 2 * (count - 1)))
+    folded = None if full or jitter or slow or backlog else fold(cluster, plan.aggregation)
+    messages = QUICK_MESSAGES if quick else MESSAGES
+    limit = FOLDED_CHUNKS if folded else max(256 if not quick else 128, messages // max(1, 2 * (count - 1)))
+    iterations = 1 if quick and not folded else iterations
     quantum = quantum_for(plan, limit)
     work = compile_work(profile, plan, quantum=quantum)
     if not work.stretches:
@@ -52,7 +59,7 @@ def simulate(
     if folded:
         network = FoldedNetwork(work, cluster, folded, plan.chunk_bytes)
     else:
-        network = FullNetwork(work, cluster, plan.aggregation)
+        network = FullNetwork(work, cluster, plan.aggregation, backlog or Backlog())
     total = iterations + WARM_UP
     chance = random.Random(seed)
     pace = [
@@ -66,16 +73,22 @@ def simulate(
         chunk_bytes=plan.chunk_bytes if folded else quantum,
         sent_share=min(1.0, 2 * plan.keep) if plan.keep < 1 else 1.0,  # a kept value travels with its index
         pace=pace,
+        backlog=backlog is not None,
+        record=not quick,
     )
     simulation = Simulation(work, network, rules)
     simulation.run()
     return Timeline(
         source="simulator",
         policy=plan.policy,
-        spans=joined(simulation.raw, network.names, since=min(b[WARM_UP - 1] for b in simulation.boundaries)),
+        spans=() if quick else _spans(simulation, network),
         boundaries={network.names[w]: tuple(b[WARM_UP - 1 :]) for w, b in enumerate(simulation.boundaries)},
         notes=_notes(count, folded is not None, quantum, plan),
     )
+
+
+def _spans(simulation: Simulation, network: Network) -> tuple[Span, ...]:
+    return joined(simulation.raw, network.names, since=min(b[WARM_UP - 1] for b in simulation.boundaries))
 
 
 def _check(cluster: Cluster, iterations: int, jitter: float, slow: Mapping[int, float], hub_update_rate: float) -> None:

@@ -78,10 +78,12 @@ def compile_work(profile: Profile, plan: Plan, *, quantum: int) -> Work:
     pull_chunks: list[list[int]] = [[] for _ in pull_number]
     sent, wanted = _tiles(outgoing), _tiles(incoming)
     for push, transfer in enumerate(outgoing):
+        # Where many chunks are simulated at a time, depth makes no smaller ones.
+        step = transfer.chunk_bytes(quantum) if quantum <= plan.chunk_bytes else quantum
         for name, offset, nbytes in transfer.parts:
             for start, end, source in _overlaps(wanted[name], offset, offset + nbytes):
                 pull = pull_number.get(source, -1)
-                for size in _cut(end - start, quantum):
+                for size in _cut(end - start, step):
                     number = len(chunks)
                     push_chunks[push].append(number)
                     if pull >= 0:

@@ -34,7 +34,7 @@ def shortlist(profile: Profile, cluster: Cluster, *, aggregation: str | None, pl
     fixed = aggregation or ("hub" if cluster.hubs else "shuffle")
     plans += [make_plan(profile, cluster, name, aggregation=fixed, update=place) for name in NAMES]
     distinct = {replace(p, policy="", fingerprint=""): p for p in reversed(plans)}
-    scored = [Candidate(p, simulate(profile, p, cluster).iteration_time) for p in distinct.values()]
+    scored = [Candidate(p, simulate(profile, p, cluster, quick=True).iteration_time) for p in distinct.values()]
     scored.sort(key=lambda c: c.predicted)
     usual = min((c for c in scored if c.plan.policy == "ddp"), key=lambda c: c.predicted)
     others = [c for c in scored if c.plan.policy != "ddp"][: MOST - 1]

@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 AUTO, FIRST = "auto", "p3"  # what `auto` starts with until it knows more
 _PATIENCE = 300.0  # seconds that a rank's first iteration may be slower than another's
-_UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # passes that weigh startup against size need some link
+_UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # until links are measured, if the policy weighs them at all
+_FROM_SLOW_TO_FAST = (0.1, 1.0, 10.0)  # times the unknown link's bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,23 @@ class Opener:
         rate = setting.options.rate
         link = Link(startup=_UNKNOWN_LINK.startup, bandwidth=rate) if rate else _UNKNOWN_LINK
         cluster = self.cluster or Cluster.uniform(workers=self.world, link=link, hubs=len(setting.hubs))
-        pattern = None if setting.aggregation == FREE else setting.aggregation
+        return self._plan(profile, cluster)
+
+    def _plan(self, profile: Profile, cluster: Cluster) -> Plan:
+        pattern = None if self.setting.aggregation == FREE else self.setting.aggregation
         return make_plan(profile, cluster, self._policy, aggregation=pattern, update=self.place)
+
+    def weighs_links(self, profile: Profile) -> bool:
+        """Whether the policy's plan depends on how fast links are, so that they are worth measuring."""
+        if self.world < 2:
+            return False
+        links = [
+            Link(startup=_UNKNOWN_LINK.startup, bandwidth=_UNKNOWN_LINK.bandwidth * factor)
+            for factor in _FROM_SLOW_TO_FAST
+        ]
+        clusters = [Cluster.uniform(workers=self.world, link=link, hubs=len(self.setting.hubs)) for link in links]
+        plans = [self._plan(profile, cluster).transfers for cluster in clusters]
+        return any(plan != plans[0] for plan in plans)
 
     @property
     def _policy(self) -> str:

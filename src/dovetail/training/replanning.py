@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from dovetail.network.measure import host_links, measure_pairs, route_address
+from dovetail.network.measure import PARTNERS, host_links, measure_pairs, route_address
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
@@ -28,7 +28,7 @@ class Replanner(Protocol):
 
 
 class Once:
-    """A fixed policy: rank 0's recorded order makes the plan, then nothing changes any more."""
+    """A fixed policy: rank 0's recorded order and, where it matters, the measured links make the plan, for good."""
 
     looks = 1
 
@@ -39,8 +39,11 @@ class Once:
     def next(self, rounds: int, profile: Callable[[], Profile]) -> Plan | None:
         """The plan for the recorded order, or None when it is the one in force."""
         self.done = True
-        plan = self._opener.agreed("plan", lambda: self._opener.make_plan(profile()), Plan)
-        return plan if plan.transfers != self._opener.plan.transfers else None
+        opener = self._opener
+        if opener.cluster is None and opener.agreed("measure", lambda: opener.weighs_links(profile()), bool):
+            opener.cluster = measured(opener, partners=1)
+        plan = opener.agreed("plan", lambda: opener.make_plan(profile()), Plan)
+        return plan if plan.transfers != opener.plan.transfers else None
 
 
 class Auto:
@@ -59,7 +62,7 @@ class Auto:
             if rounds < self.looks:
                 return None
             opener = self._opener
-            cluster = opener.cluster or self._measured()
+            cluster = opener.cluster or measured(opener)
             fixed = None if opener.free else opener.setting.aggregation
             found = opener.agreed(
                 "candidates",
@@ -86,24 +89,24 @@ class Auto:
             print(f"dovetail: {line}", file=sys.stderr, flush=True)
         return trials.candidates[kept].plan if kept != len(trials.candidates) - 1 else None
 
-    def _measured(self) -> Cluster:
-        """The ranks' links as they are now; a dedicated hub is taken to serve all workers at full speed."""
-        opener = self._opener
-        limit = opener.setting.options.rate
-        host = route_address(opener.meeting_host, 1)
-        pairs = measure_pairs(
-            dist.distributed_c10d.PrefixStore(f"dovetail/{opener.name}/measure", opener.store),
-            rank=dist.get_rank(),
-            world=opener.world,
-            host=host,
-        )
-        links = [
-            replace(link, bandwidth=min(link.bandwidth, limit)) if limit else link
-            for link in host_links(pairs, opener.world)
-        ]
-        widest = max(links, key=lambda link: link.bandwidth)
-        hub = Link(startup=widest.startup, bandwidth=sum(link.bandwidth for link in links))
-        return Cluster(
-            workers=tuple(Host(name=f"worker {i}", link=link) for i, link in enumerate(links)),
-            hubs=tuple(Host(name=f"hub {i}", link=hub) for i in range(len(opener.setting.hubs))),
-        )
+
+def measured(opener: Opener, *, partners: int = PARTNERS) -> Cluster:
+    """The ranks' links as they are now; a dedicated hub is taken to serve all workers at full speed."""
+    limit = opener.setting.options.rate
+    pairs = measure_pairs(
+        dist.distributed_c10d.PrefixStore(f"dovetail/{opener.name}/measure", opener.store),
+        rank=dist.get_rank(),
+        world=opener.world,
+        host=route_address(opener.meeting_host, 1),
+        partners=partners,
+    )
+    links = [
+        replace(link, bandwidth=min(link.bandwidth, limit)) if limit else link
+        for link in host_links(pairs, opener.world)
+    ]
+    widest = max(links, key=lambda link: link.bandwidth)
+    hub = Link(startup=widest.startup, bandwidth=sum(link.bandwidth for link in links))
+    return Cluster(
+        workers=tuple(Host(name=f"worker {i}", link=link) for i, link in enumerate(links)),
+        hubs=tuple(Host(name=f"hub {i}", link=hub) for i in range(len(opener.setting.hubs))),
+    )

@@ -7,7 +7,7 @@ import pytest
 from dovetail.bench.allreduce import best_pattern
 from dovetail.bench.bounds import Network
 from dovetail.bench.models import profile_of
-from dovetail.bench.predict import PLANNED_LINK, cluster_of, ddp_plan, predicted
+from dovetail.bench.predict import cluster_of, ddp_plan, predicted
 from dovetail.bench.systems import chosen
 
 FLAT = Network(racks=(0,) * 4, rate=1e8, hub_rate=4e8, hub_racks=(0,))
@@ -57,9 +57,3 @@ def test_auto_takes_two_levels_where_uplinks_are_thin_and_a_direct_pattern_where
     assert best_pattern(FLAT, 10**8) == "shuffle"
     thin = Network(racks=(0, 0, 0, 0, 1, 1, 1, 1), rate=1e8, uplink=2.5e7)
     assert best_pattern(thin, 10**8) == "two-level"
-
-
-def test_rows_are_planned_for_the_link_that_training_plans_for() -> None:
-    from dovetail.training import opening
-
-    assert opening._UNKNOWN_LINK == PLANNED_LINK

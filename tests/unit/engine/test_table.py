@@ -213,3 +213,15 @@ def test_garbage_is_not_a_table(noise: bytes, data: st.DataObject) -> None:
     fields = {name: getattr(good, name) for name in good.__dataclass_fields__}
     with pytest.raises(BadInput):
         t.decode(t.encode(Table(**{**fields, "chunks": rows.tobytes()})))
+
+
+def test_depth_cuts_a_transfer_into_at_least_so_many_chunks() -> None:
+    def chunks(nbytes: int, depth: int) -> list[int]:
+        transfer = Transfer(REDUCE, (("p0", 0, nbytes),), depth=depth)
+        table = build(plan_of([nbytes], [transfer]), specs([nbytes]), workers=4, hubs=0, lanes=1)
+        return [int(n) for n in table.rows[:, t.NBYTES]]
+
+    assert chunks(65536, 1) == [32768] * 2
+    assert chunks(65536, 8) == [8192] * 8
+    assert chunks(1 << 20, 8) == [32768] * 32, "larger chunks could not be overtaken in time"
+    assert chunks(100, 8) == [64, 36], "no chunk is too small to be worth its header"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import BadInput
 from dovetail.network.fit import LARGE, SMALL, fit_link
-from dovetail.network.measure import ROUNDS, Pair, host_links, rounds
+from dovetail.network.measure import PARTNERS, Pair, host_links, rounds
 from dovetail.network.model import Link
 
 links = st.builds(Link, startup=st.floats(1e-6, 1e-2), bandwidth=st.floats(1e5, 1e11))
@@ -71,7 +71,7 @@ def test_rounds_pair_everyone_with_new_partners(world: int) -> None:
         assert len(ranks) == len(set(ranks)) == world - world % 2
         assert not seen & set(pairs)
         seen |= set(pairs)
-    assert len(seen) == min(ROUNDS, world - 1 + world % 2) * (world // 2)
+    assert len(seen) == min(PARTNERS, world - 1 + world % 2) * (world // 2)
 
 
 def test_a_rank_is_as_fast_as_its_fastest_pair() -> None:
