@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt
 
-.PHONY: setup demo test lint format clean
+EXTRAS := lightning,accelerate,ray
+
+.PHONY: setup demo test test-extras lint format clean
 
 setup: $(VENV)/.ready
 
@@ -27,6 +29,11 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+# Lightning, Accelerate, Hugging Face's Trainer and Ray take minutes to start, and are not in the base install.
+test-extras: setup
+	$(BIN)/pip install --quiet --editable '.[dev,$(EXTRAS)]'
+	$(BIN)/python -m pytest -m extras tests/extras
 
 lint: setup
 	$(BIN)/ruff check src tests examples

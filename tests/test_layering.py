@@ -37,12 +37,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab": {"network"},
     "bench": {"lab", "training", "engine", "plan", "simulate", "trace", "network"},
     "report": set(),
+    "integrations": {"training"},
     "doctor": {"engine", "lab", "plan", "trace.graph", "bench.emulate", "bench.models"},
     "reproduce": {"simulate", "plan", "network", "trace.graph", "bench.models"},
 }
 MAY_IMPORT["cli"] = {*MAY_IMPORT}
 MAY_USE_THE_PUBLIC_NAMES = {"bench", "cli", "doctor"}  # the others would import what imports them
-MAY_USE_TORCH = {"trace", "training", "c10d", "bench", "cli", "doctor"}
+MAY_USE_TORCH = {"trace", "training", "c10d", "bench", "cli", "doctor", "integrations"}
 HEAVY = {"torch", "torchvision"}
 
 # `dovetail/__init__.py` offers the public names; what needs torch must be loaded on first use.

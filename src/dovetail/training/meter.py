@@ -13,7 +13,7 @@ from dovetail.engine.usage import Usage
 
 RECENT = 100  # iterations whose gradients' instants are kept
 WINDOW = 60  # marks; with one a second, the figures are those of the last minute
-EVERY = 1.0  # seconds between marks
+SOON, EVERY = 0.1, 1.0  # seconds between marks: at first, then twice as long each time, and at last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Meter:
         self._ready = 0.0
         self._works: deque[float] = deque(maxlen=RECENT)
         self._marks: deque[Mark] = deque(maxlen=WINDOW)
-        self._next = 0.0
+        self._next, self._pause = 0.0, SOON
 
     def ready(self, waited: float) -> None:
         """All gradients of this rank exist, and none has been waited for yet."""
@@ -57,7 +57,7 @@ class Meter:
             self._iterations += 1
             self._waited = waited
         if now >= self._next:
-            self._next = now + EVERY
+            self._next, self._pause = now + self._pause, min(EVERY, 2 * self._pause)
             mark = self._mark(self.usage())
             with self._lock:
                 self._marks.append(mark)
@@ -71,7 +71,7 @@ class Meter:
             self._marks.clear()
             self._works.clear()
             self._stepped = None
-            self._next = 0.0
+            self._next, self._pause = 0.0, SOON
 
     def work(self) -> float:
         """Seconds from a step to the next iteration's last gradient, without waiting for results; the usual case."""

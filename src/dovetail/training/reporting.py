@@ -17,7 +17,7 @@ from dovetail.training.stats import Stats, overlap
 PORT = "DOVETAIL_METRICS_PORT"
 
 _reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
-_stop: Callable[[], None] | None = None  # of this process's metrics
+_serving = False  # this process's metrics
 
 
 class Reporter:
@@ -91,9 +91,9 @@ class Reporter:
 
 def serve_if_asked() -> None:
     """Serve /metrics of all jobs of this process when DOVETAIL_METRICS_PORT says so, from the first job on."""
-    global _stop
+    global _serving
     text = os.environ.get(PORT, "")
-    if not text or _stop is not None:
+    if not text or _serving:
         return
     local = os.environ.get("LOCAL_RANK", "0")
     if not text.isdigit() or not local.isdigit() or not 0 < int(text) + int(local) < 65536:
@@ -102,4 +102,5 @@ def serve_if_asked() -> None:
     from dovetail.training.metrics import StatsCollector
 
     collector = StatsCollector(lambda: [reporter.stats() for reporter in list(_reporters)])
-    _stop = serve_metrics(collector, host="0.0.0.0", port=int(text) + int(local))
+    serve_metrics(collector, host="0.0.0.0", port=int(text) + int(local))
+    _serving = True

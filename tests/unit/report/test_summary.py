@@ -9,7 +9,7 @@ from report_cases import two_workers
 
 from dovetail.report.summary import summarize
 from dovetail.report.text import render, table
-from dovetail.timeline import RECEIVE, SEND, Timeline
+from dovetail.timeline import AFTER, COMPUTE, RECEIVE, SEND, Span, Timeline
 
 
 def test_figures_by_hand() -> None:
@@ -31,6 +31,15 @@ def test_bytes_by_direction_and_priority_most_urgent_first() -> None:
 def test_lateness_names_the_slow_worker() -> None:
     lateness = summarize(two_workers(slower=0.05)).lateness
     assert lateness == {"worker 0": pytest.approx(0), "worker 1": pytest.approx(0.05)}
+
+
+def test_what_is_computed_after_a_wait_for_the_gradients_makes_nobody_late() -> None:
+    run = two_workers(slower=0.05)
+    clipped = [
+        Span(node="worker 0", lane=COMPUTE, name=AFTER, start=t + 0.8, end=t + 0.85, iteration=i)
+        for i, t in ((0, 5.0), (1, 6.0))
+    ]
+    assert summarize(replace(run, spans=(*run.spans, *clipped))).lateness["worker 0"] == pytest.approx(0)
 
 
 def test_a_name_is_found_when_none_is_given() -> None:

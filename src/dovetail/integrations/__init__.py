@@ -1,0 +1,1 @@
+"""dovetail inside other people's training loops; each file needs the package it is named after."""
