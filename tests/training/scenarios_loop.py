@@ -230,6 +230,19 @@ def frozen_parameters() -> None:
     both(freezes_later, _sgd, unused=True, update="worker")
 
 
+def buffers_while_accumulating() -> None:
+    def loop(side: Side) -> list[float]:
+        for i in range(3):
+            side.optimizer.zero_grad()
+            with side.no_sync():
+                side.loss(2 * i).backward()
+            side.loss(2 * i + 1).backward()
+            side.optimizer.step()
+        return [buffer.double().sum().item() for buffer in side.model.buffers()]
+
+    both(loop, _sgd, network="cnn", update="worker")
+
+
 def buffers_follow_rank_zero() -> None:
     both(lambda side: [side.step(i) for i in range(4)], _sgd, network="cnn", update="worker")
     side = dovetailed("cnn", _sgd)

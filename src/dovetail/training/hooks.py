@@ -21,14 +21,16 @@ class BeforeForward:
     def __init__(self, job: Job, *, buffers: bool) -> None:
         self._job = job
         self._buffers = buffers
+        self._due = True
 
     def __call__(self, model: torch.nn.Module, args: Any) -> None:
-        if self._buffers and model.training and self._job.syncing and torch.is_grad_enabled():
-            found = list(model.buffers())
+        if self._buffers and model.training and torch.is_grad_enabled():
+            found = list(model.buffers()) if self._due else []
             if found:
                 begun = time.monotonic()
                 broadcast_from_zero(found)
                 self._job.waited += time.monotonic() - begun
+            self._due = self._job.syncing  # as DDP: after a pass under no_sync each rank goes on with its own
         self._job.forward_begins()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
