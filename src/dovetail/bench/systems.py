@@ -41,6 +41,7 @@ class System:
     attach: Callable[[nn.Module, Optimizer, Means], nn.Module]
     variants: tuple[str, ...]
     each: bool = False  # every variant is a policy with a row of its own
+    own: bool = False  # the variants are what the name says, whatever policies are asked for
     limits_itself: bool = False  # can keep to a rate where the network cannot be shaped
     spans: Callable[[nn.Module], Sequence[Span]] | None = None  # what it saw itself, if attached with `trace`
 
@@ -59,6 +60,35 @@ def _attach_ddp(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Modu
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(model, bucket_cap_mb=float(means.variant), gradient_as_bucket_view=True)
+
+
+def _attach_ddp_on_dovetail(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import dovetail.c10d  # noqa: F401  # registers the backend
+
+    return DistributedDataParallel(
+        model,
+        bucket_cap_mb=float(means.variant),
+        gradient_as_bucket_view=True,
+        process_group=dist.new_group(backend="dovetail"),
+    )
+
+
+def _attach_ddp_scheduled(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped = DistributedDataParallel(model)
+    _attach_dovetail("ddp-scheduled", wrapped, optimizer, means)
+    return wrapped
+
+
+def _attach_c10d(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
+    from dovetail.training.distribute import distribute
+
+    distribute(model, optimizer, policy=means.variant, hubs=(), engine="c10d", trace=means.trace)
+    return model
 
 
 def _attach_dovetail(system: str, model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
@@ -122,13 +152,30 @@ def _dovetail(name: str, pattern: str, *variants: str) -> System:
     )
 
 
+def _c10d(policy: str) -> System:
+    """Our schedule on the process group that the script has."""
+    return System(
+        name=f"c10d-{policy}",
+        pattern=SHUFFLE,
+        attach=_attach_c10d,
+        variants=(policy,),
+        each=True,
+        own=True,
+        spans=_dovetail_spans,
+    )
+
+
+BUCKETS = ("25", "5", "1")  # MB, DDP's setting
 SYSTEMS = {
     system.name: system
     for system in (
-        System(name="ddp", pattern=RING, attach=_attach_ddp, variants=("25", "5", "1")),  # bucket sizes in MB
+        System(name="ddp", pattern=RING, attach=_attach_ddp, variants=BUCKETS),
+        System(name="ddp-dovetail", pattern=RING, attach=_attach_ddp_on_dovetail, variants=BUCKETS),
+        replace(_dovetail("ddp-scheduled", SHUFFLE), attach=_attach_ddp_scheduled),
+        *(_c10d(policy) for policy in ("dear", AUTO)),
         _dovetail("sharded", SHUFFLE),
         *(_dovetail(pattern, pattern) for pattern in PATTERNS),
-        _dovetail(AUTO, SHUFFLE, AUTO),
+        replace(_dovetail(AUTO, SHUFFLE, AUTO), own=True),
     )
 }
 
@@ -147,4 +194,4 @@ def chosen(names: Sequence[str], run: Sequence[str] = ("p3",)) -> tuple[System, 
     if len(set(run)) < len(run) or not run:
         raise BadInput(f"policies {','.join(run)!r}: name each once, and at least one")
     systems = (SYSTEMS[name] for name in names)
-    return tuple(replace(s, variants=tuple(run)) if s.each and not s.free else s for s in systems)
+    return tuple(replace(s, variants=tuple(run)) if s.each and not s.own else s for s in systems)

@@ -61,7 +61,7 @@ class Trainee:
         dist.barrier()
         spans = [s for s in self._spans if self._own_spans is None or s.lane == COMPUTE]
         if self._own_spans is not None:
-            spans += [s for s in self._own_spans(self._model) if s.lane != COMPUTE]
+            spans += [s for s in self._own_spans(self._called) if s.lane != COMPUTE]
         first, last = boundaries[0], boundaries[-1]
         counted = tuple(s for s in spans if first <= s.start < last)
         return Reply(boundaries=tuple(boundaries), spans=counted, nbytes=nbytes, weights=weights)

@@ -17,7 +17,7 @@ from dovetail.plan.policies import policies
 from dovetail.timeline import Timeline
 from dovetail.training.gather import gather
 from dovetail.training.hub_update import HubUpdate, rule_of
-from dovetail.training.opening import Opener, Setting, agree, check_process_group
+from dovetail.training.opening import C10D, NATIVE, Opener, Setting, agree, check_process_group
 from dovetail.training.overrides import check_untouched
 from dovetail.training.record import Recorder
 from dovetail.training.reporting import serve_if_asked
@@ -25,6 +25,7 @@ from dovetail.training.running import Prepared, Running
 from dovetail.training.slots import trained
 from dovetail.training.stats import Stats
 from dovetail.training.update import WorkerUpdate
+from dovetail.training.wrapped import check_wrapped, reducer_off
 
 _UPDATES = ("auto", "worker", "hub")
 _running: weakref.WeakKeyDictionary[torch.nn.Module, list[Running]] = weakref.WeakKeyDictionary()
@@ -41,12 +42,14 @@ def distribute(
     deterministic: bool = False,
     rate: float = 0.0,
     trace: bool = False,
+    engine: str = NATIVE,
     options: Options | None = None,
 ) -> Optimizer:
     """Train `model` data-parallel from here on; returns the same optimizer, whose `step()` no longer waits.
 
     `hubs` are addresses of `dovetail hub` (default: DOVETAIL_HUBS, or a shard on every rank); `rate` limits what this
-    rank sends, in bytes per second; `update` says where the optimizer runs: "worker", "hub", or "auto".
+    rank sends, in bytes per second; `update` says where the optimizer runs: "worker", "hub", or "auto"; `engine="c10d"`
+    runs the schedule on the process group's own collectives. A DDP model's own reducer sends nothing from here on.
     """
     rank, world = check_process_group()
     given = hubs if hubs is not None else [h for h in os.environ.get("DOVETAIL_HUBS", "").split(",") if h.strip()]
@@ -62,12 +65,14 @@ def distribute(
             trace=trace or base.trace,
             secret=base.secret or _secret(os.environ.get("DOVETAIL_SECRET_FILE", "")),
         ),
+        engine=engine,
     )
 
     def prepare() -> Prepared:
         check_untouched(optimizer)
         serve_if_asked()
-        slots = trained(model, optimizer.param_groups)
+        check_wrapped(model)
+        slots = trained(model, optimizer.param_groups, in_host_memory=engine == NATIVE)
         worker = world == 1 or _place(setting, optimizer, update) == "worker"
         change = WorkerUpdate(optimizer) if worker else HubUpdate(optimizer, slots, rank)
         opener = Opener(setting, slots, change.rule) if world > 1 else None
@@ -76,7 +81,10 @@ def distribute(
 
     prepared, name = agree(prepare, lambda found: found.describe(model))
     first = model not in _running
-    _running.setdefault(model, []).append(Running(model, optimizer, prepared, name, buffers=first and world > 1))
+    running = Running(model, optimizer, prepared, name, buffers=first and world > 1)
+    if first:
+        running.until_shut_down(reducer_off(model, no_sync))
+    _running.setdefault(model, []).append(running)
     return optimizer
 
 
@@ -84,6 +92,8 @@ def _place(setting: Setting, optimizer: Optimizer, update: str) -> str:
     """Where the optimizer runs; "auto" is at dedicated hubs if that gives torch's bits, else at the worker."""
     if update not in _UPDATES:
         raise BadInput(f"update={update!r} is unknown; it is one of {', '.join(_UPDATES)}")
+    if setting.engine == C10D and update == "hub":
+        raise BadInput(f"update='hub' with engine={C10D!r}: a process group has no hub; leave one of them out")
     if update != "auto":
         return update
     known = policies().get(setting.policy)

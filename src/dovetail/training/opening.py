@@ -13,6 +13,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from dovetail.c10d.executor import C10dSession
 from dovetail.engine.opening import store_host
 from dovetail.engine.peers import Meeting
 from dovetail.engine.rule import Rule
@@ -31,6 +32,7 @@ from dovetail.training.survey import Finding, Question, judge, probe_ranks
 
 T = TypeVar("T")
 
+NATIVE, C10D = "native", "c10d"  # dovetail's own engine, or the process group that the user has
 AUTO, FIRST = "auto", "p3"  # what `auto` starts with until it knows more
 _PATIENCE = 300.0  # seconds that a rank's first iteration may be slower than another's
 _UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # until links are measured, if the policy weighs them at all
@@ -45,6 +47,23 @@ class Setting:
     hubs: tuple[str, ...]
     aggregation: str | None
     options: Options
+    engine: str = NATIVE
+
+    def __post_init__(self) -> None:
+        if self.engine not in (NATIVE, C10D):
+            raise BadInput(f"engine={self.engine!r} is unknown; it is {NATIVE!r} or {C10D!r}")
+        if self.engine == C10D and (self.hubs or self.aggregation not in (None, "shuffle") or self.options.rate):
+            raise BadInput(
+                f"engine={C10D!r} sums in the process group, which has its own pattern and keeps to no rate; "
+                "leave out hubs, aggregation and rate, or the engine"
+            )
+
+    @property
+    def pattern(self) -> str | None:
+        """The aggregation to plan for; None = the policy's own. A process group's halves are those of a shuffle."""
+        if self.engine == C10D:
+            return "shuffle"
+        return None if self.aggregation == FREE else self.aggregation
 
     @property
     def open_question(self) -> bool:
@@ -128,8 +147,7 @@ class Opener:
         return self._plan(profile, cluster)
 
     def _plan(self, profile: Profile, cluster: Cluster) -> Plan:
-        pattern = None if self.setting.aggregation == FREE else self.setting.aggregation
-        return make_plan(profile, cluster, self._policy, aggregation=pattern, update=self.place)
+        return make_plan(profile, cluster, self._policy, aggregation=self.setting.pattern, update=self.place)
 
     def weighs_links(self, profile: Profile) -> bool:
         """Whether the policy's plan depends on how fast links are, so that they are worth measuring."""
@@ -165,7 +183,7 @@ class Opener:
         found: T = msgspec.json.decode(text, type=kind)
         return found
 
-    def first(self, name: str) -> Session:
+    def first(self, name: str) -> Session | C10dSession:
         """A session that takes parameters to be used as they were registered."""
         self.name = name
         if self.setting.open_question:
@@ -194,19 +212,21 @@ class Opener:
         self.setting = replace(setting, aggregation=found.aggregation, options=options)
         self.plan = self.make_plan(profile)
 
-    def open(self, plan: Plan) -> Session:
+    def open(self, plan: Plan) -> Session | C10dSession:
         """A session that runs `plan`; all ranks call it."""
         self.plan = plan
         self._opened += 1
         sizes = {p.name: p.nbytes for p in plan.params}
+        tensors = [TensorSpec(s.name, sizes[s.name], DTYPES[s.param.dtype], s.group) for s in self._slots]
+        if self.setting.engine == C10D:
+            where = self._slots[0].param.device
+            return C10dSession.open(plan=plan, tensors=tensors, device=where, trace=self.setting.options.trace)
         return Session.open(
             store=self.store,
             rank=self._rank,
             world=self.world,
             plan=plan,
-            tensors=[
-                TensorSpec(slot.name, sizes[slot.name], DTYPES[slot.param.dtype], slot.group) for slot in self._slots
-            ],
+            tensors=tensors,
             hubs=self.setting.hubs,
             rule=self._rule,
             options=self.setting.options,

@@ -63,7 +63,7 @@ class Auto:
                 return None
             opener = self._opener
             cluster = opener.cluster or measured(opener)
-            fixed = None if opener.free else opener.setting.aggregation
+            fixed = None if opener.free else opener.setting.pattern
             found = opener.agreed(
                 "candidates",
                 lambda: shortlist(profile(), cluster, aggregation=fixed, place=opener.place),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.optim import Optimizer
 
+from dovetail.engine.session import Session
 from dovetail.errors import DovetailError
 from dovetail.timeline import Span, Timeline
 from dovetail.training.buffers import broadcast_from_zero
@@ -82,7 +83,7 @@ class Running:
                 self._replanner: Replanner = Auto(opener) if opener.setting.policy == AUTO else Once(opener)
                 self.job.looks = self._replanner.looks
                 self.job.replan = self._replan
-            if isinstance(update, HubUpdate) and session is not None:
+            if isinstance(update, HubUpdate) and isinstance(session, Session):
                 update.attach(session)
             self._stack.enter_context(attach(model, self.job, buffers=buffers))
             self._stack.callback(Overrides(optimizer, self.job, update).remove)
@@ -114,7 +115,7 @@ class Running:
         session = opener.open(plan)
         self.job.follow(plan.order)
         self.job.barrier = plan.barrier
-        if isinstance(update, HubUpdate):
+        if isinstance(update, HubUpdate) and isinstance(session, Session):
             update.attach(session)
         self._collect_spans()
         self._rounds_before += rounds
@@ -122,6 +123,10 @@ class Running:
         self.job.meter.replanned()
         before.close()  # every rank has all results of the rounds before, or it would not have come here
         return session
+
+    def until_shut_down(self, context: contextlib.AbstractContextManager[None]) -> None:
+        """Enter the context now, and leave it when this ends."""
+        self._stack.enter_context(context)
 
     def timeline(self) -> Timeline:
         """This rank's iterations so far."""

@@ -42,7 +42,7 @@ class Slot:
         self.buffer_at = self.grad_at = self.param_at = 0  # where the guard watches
 
 
-def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]]) -> list[Slot]:
+def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]], *, in_host_memory: bool = True) -> list[Slot]:
     """Slots of the optimizer's trainable parameters, in registration order; frozen ones are left out."""
     group_of: dict[torch.nn.Parameter, int] = {}
     for position, group in enumerate(groups):
@@ -50,7 +50,7 @@ def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]]) -> list[Sl
     slots: list[Slot] = []
     for name, param in _named(model, group_of):
         if param.requires_grad:
-            _check(name, param)
+            _check(name, param, torch.device("cpu") if in_host_memory else slots[0].param.device if slots else None)
             slots.append(Slot(len(slots), name, param, group_of[param]))
     if not slots:
         raise BadInput("the optimizer holds no trainable parameter; give distribute() the model's own optimizer")
@@ -67,9 +67,12 @@ def _named(model: torch.nn.Module, group_of: dict[torch.nn.Parameter, int]) -> I
         yield f"outside the model {number}", param
 
 
-def _check(name: str, param: torch.Tensor) -> None:
-    if param.device.type != "cpu":
-        raise BadInput(f"parameter {name!r} is on {param.device}; dovetail moves gradients in host memory, use the CPU")
+def _check(name: str, param: torch.Tensor, device: torch.device | None) -> None:
+    if device is not None and param.device != device:
+        raise BadInput(
+            f"parameter {name!r} is on {param.device}; the engine moves gradients on {device} only "
+            "(parameters on one GPU each rank: engine='c10d')"
+        )
     if param.dtype not in DTYPES or param.layout is not torch.strided:
         raise BadInput(
             f"parameter {name!r} is {param.layout} of {param.dtype}; dovetail trains dense "

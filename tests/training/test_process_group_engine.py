@@ -1,0 +1,206 @@
+"""engine="c10d" and DDP models handed to distribute(): the same bits as DDP on two ranks, and no hang."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import networks
+import pytest
+import torch
+import torch.distributed as dist
+from harness import ranks, reach
+from networks import OPTIMIZERS, Side, batch, both, build, ddp, dovetailed, same, same_state
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from dovetail.errors import BadInput, Misuse, PeerLost
+from dovetail.training import distribute, gather_timeline, shutdown
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return OPTIMIZERS["adamw"](model.parameters())
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return OPTIMIZERS["sgd"](model.parameters())
+
+
+def _steps(side: Side) -> list[float]:
+    return [side.step(step) for step in range(8)]
+
+
+def _accumulate(side: Side) -> list[float]:
+    losses = []
+    for i in range(4):
+        side.optimizer.zero_grad()
+        with side.no_sync():
+            side.loss(10 * i).backward()
+        loss = side.loss(10 * i + 1)
+        loss.backward()
+        side.optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class Forked(nn.Module):
+    """Each rank goes its own way, and one layer is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right, self.never = (nn.Linear(8, 8) for _ in range(4))
+        self.last = nn.Linear(8, 3)
+        self.way = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.last(
+            self.left(y) if self.way == 0 else self.right(y) if self.way == 1 else self.left(self.right(y))
+        )
+
+
+def _fork(side: Side) -> list[float]:
+    losses = []
+    for step, ways in enumerate([(2, 2), (0, 1), (0, 0), (2, 1), (1, 1), (1, 0)]):
+        side.model.way = ways[dist.get_rank()]
+        x, y = batch("mlp", dist.get_rank(), step)
+        side.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(side.call(x), y)
+        loss.backward()
+        side.optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def every_policy() -> None:
+    for policy in ("dear", "p3", "caramel", "tac", "ddp", "bulk"):
+        both(_steps, _sgd, network="cnn", engine="c10d", policy=policy)
+    for network in ("transformer", "lstm"):
+        both(_steps, _adamw, network=network, engine="c10d", policy="dear")
+
+
+def the_best_by_trial() -> None:
+    both(lambda side: [side.step(step) for step in range(18)], _sgd, engine="c10d", policy="auto")
+
+
+def accumulation() -> None:
+    both(_accumulate, _adamw, engine="c10d", policy="dear")
+
+
+def unused_parameters() -> None:
+    networks.NETWORKS["forked"] = Forked
+    both(_fork, _sgd, network="forked", unused=True, engine="c10d", policy="dear")
+
+
+def what_a_group_cannot_do() -> None:
+    model = build("mlp", 0)
+    for refused in ({"hubs": ["h:1"]}, {"aggregation": "ring"}, {"rate": 1e6}, {"update": "hub"}, {"engine": "mpi"}):
+        with pytest.raises(BadInput, match="engine="):
+            distribute(model, _sgd(model), **{"engine": "c10d", "hubs": (), **refused})
+
+
+def its_timeline() -> None:
+    side = dovetailed("mlp", _sgd, engine="c10d", policy="dear", trace=True)
+    _steps(side)
+    line = gather_timeline(side.model)
+    if line is not None:
+        assert {s.lane for s in line.spans} >= {"send", "receive"}
+    shutdown(side.model)
+
+
+def _handed_over(network: str, make: Any, wrapping: dict[str, Any], **options: Any) -> Side:
+    model = build(network, dist.get_rank())
+    optimizer = make(model)
+    wrapped = DistributedDataParallel(model, **wrapping)
+    distribute(wrapped, optimizer, **options)
+    return Side(wrapped, model, optimizer, wrapped.no_sync, network)
+
+
+def ddp_models() -> None:
+    networks.NETWORKS["forked"] = Forked
+    cases: list[tuple[Callable[[Side], Any], str, dict[str, Any], dict[str, Any]]] = [
+        (_steps, "cnn", {}, {}),
+        (_steps, "cnn", {"gradient_as_bucket_view": True, "static_graph": True}, {"policy": "dear"}),
+        (_steps, "transformer", {}, {"engine": "c10d", "policy": "dear"}),
+        (_accumulate, "mlp", {}, {}),
+        (_fork, "forked", {"find_unused_parameters": True}, {}),
+    ]
+    for loop, network, wrapping, options in cases:
+        reference = ddp(network, _sgd, **{**wrapping, "static_graph": False})
+        wanted = loop(reference)
+        ours = _handed_over(network, _sgd, wrapping, **options)
+        assert loop(ours) == wanted, (network, wrapping)
+        same(reference.model.state_dict(), ours.model.state_dict())
+        same_state(reference.optimizer, ours.optimizer)
+        shutdown(ours.call)
+
+
+def ddps_reducer_is_off_and_comes_back() -> None:
+    """Nothing but our own calls travels, in between; afterwards DDP trains on as if nothing had been."""
+    reference = ddp("mlp", _sgd)
+    wanted = _steps(reference)
+    ours = _handed_over("mlp", _sgd, {})
+    wrapped = ours.call
+    assert isinstance(wrapped, DistributedDataParallel)
+    for refused in (lambda: wrapped.join(), lambda: wrapped.register_comm_hook(None, default_hooks.allreduce_hook)):
+        with pytest.raises(Misuse, match="DDP's reducer"):
+            refused()
+    assert [ours.step(step) for step in range(4)] == wanted[:4]
+    assert wrapped.reducer._get_zeros_like_grad_buckets()[0].buffer().abs().max() == 0  # it never held a gradient
+    shutdown(wrapped)
+    assert [ours.step(step) for step in range(4, 8)] == wanted[4:]
+    same(reference.model.state_dict(), ours.model.state_dict())
+    hooked = DistributedDataParallel(build("mlp", 0))
+    hooked.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    with pytest.raises(BadInput, match="communication hook"):
+        distribute(hooked, _sgd(hooked))
+
+
+SCENARIOS = (
+    every_policy, the_best_by_trial, accumulation, unused_parameters, what_a_group_cannot_do, its_timeline, ddp_models,
+    ddps_reducer_is_off_and_comes_back,
+)  # fmt: skip
+
+
+def run_all(rank: int, size: int) -> dict[str, str]:
+    """Each scenario's failure, or an empty string; after the first one the ranks may be out of step."""
+    outcome: dict[str, str] = {}
+    for scenario in SCENARIOS:
+        try:
+            scenario()
+            outcome[scenario.__name__] = ""
+        except Exception:
+            outcome[scenario.__name__] = traceback.format_exc()
+            break
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[dict[str, str]]:
+    with ranks(2, run_all, gloo=True) as group:
+        return group.results(120)
+
+
+@pytest.mark.parametrize("scenario", [s.__name__ for s in SCENARIOS])
+def test_two_ranks_on_a_process_group(outcomes: list[dict[str, str]], scenario: str) -> None:
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.get(scenario, "was not reached") == "", f"rank {rank}: {outcome.get(scenario)}"
+
+
+def train_for_ever(rank: int, size: int) -> None:
+    side = dovetailed("mlp", _sgd, engine="c10d", policy="dear")
+    step = 0
+    while True:
+        side.step(step)
+        step += 1
+        if step == 5:
+            reach("training")
+
+
+def test_a_killed_rank_ends_training_on_the_others() -> None:
+    with ranks(2, train_for_ever, gloo=True) as group:
+        group.wait_for("training", within=60)
+        group.kill(1)
+        assert group.errors(within=10) == {0: PeerLost}
