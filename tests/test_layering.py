@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "c10d": {"engine", "plan", "trace.graph"},
     "training": {"engine", "plan", "simulate", "trace", "network", "c10d"},
     "lab": {"network"},
-    "bench": {"lab", "training", "engine", "plan", "simulate", "trace", "network"},
+    "bench": {"lab", "training", "c10d", "engine", "plan", "simulate", "trace", "network"},
     "report": set(),
     "integrations": {"training"},
     "doctor": {"engine", "lab", "plan", "trace.graph", "bench.emulate", "bench.models"},

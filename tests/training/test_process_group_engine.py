@@ -202,5 +202,5 @@ def train_for_ever(rank: int, size: int) -> None:
 def test_a_killed_rank_ends_training_on_the_others() -> None:
     with ranks(2, train_for_ever, gloo=True) as group:
         group.wait_for("training", within=60)
-        group.kill(1)
-        assert group.errors(within=10) == {0: PeerLost}
+        group.kill(0)
+        assert group.errors(within=10) == {1: PeerLost}

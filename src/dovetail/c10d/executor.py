@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dovetail.c10d.flat import Flat
-from dovetail.c10d.sequence import GATHER, REDUCE, SCATTER, Call, Load, as_made, sequence, work_of
+from dovetail.c10d.sequence import GATHER, REDUCE, SCATTER, Call, Load, Seen, as_made, sequence, timed, work_of
 from dovetail.engine.rule import Hyper
 from dovetail.engine.table import TensorSpec
 from dovetail.engine.usage import Usage
@@ -22,6 +22,7 @@ from dovetail.errors import BadInput, Misuse, PeerLost
 from dovetail.plan.schedule import Plan
 from dovetail.timeline import RECEIVE, SEND, Span
 
+_UNKNOWN = 125e6  # bytes per second, where the first iteration had nothing to send
 DEPTH = 4  # collectives that may be under way at once
 _LANES = {SCATTER: (SEND,), GATHER: (RECEIVE,), REDUCE: (SEND, RECEIVE)}
 
@@ -65,8 +66,8 @@ class C10dSession:
         self._missing = [0] * len(tensors)  # loads whose results are still to come
         self._completed = [0] * len(tensors)
         self._present = [True] * len(tensors)
-        self._made: list[int] = []  # in the order they came
-        self._first_made: list[int] = []  # in the first iteration
+        self._instants = [0.0] * len(tensors)  # of the first iteration: when each gradient came
+        self._over_at = 0.0  # and when the backward pass was over
         self._over = 0  # the last iteration whose backward pass has ended
         self._flying: deque[_Flight] = deque()
         self._scattered: set[int] = set()  # loads whose shards are summed
@@ -107,7 +108,7 @@ class C10dSession:
             raise Misuse(f"iteration {iteration} begins after {self.iteration}; they count one by one")
         self.wait(range(len(self._names)), self.iteration)
         with self._turn:
-            self._sources, self._made = {}, []
+            self._sources = {}
             self._scattered.clear()
             self._missing = list(self._loads_of)
             self.iteration = iteration
@@ -118,7 +119,8 @@ class C10dSession:
         with self._turn:
             self._raise_failure()
             self._sources[self._names[tensor]] = ptr
-            self._made.append(tensor)
+            if iteration == 1:
+                self._instants[tensor] = time.monotonic()
             if not self._loads_of[tensor]:
                 self._completed[tensor] = iteration
             self._turn.notify_all()
@@ -128,7 +130,7 @@ class C10dSession:
         with self._turn:
             self._over = iteration
             if iteration == 1:
-                self._first_made = list(self._made)
+                self._over_at = time.monotonic()
             self._turn.notify_all()
 
     def release(self, iteration: int) -> None:
@@ -237,10 +239,16 @@ class C10dSession:
         return group._reduce_scatter_base(flat.shard, flat.whole, dist.ReduceScatterOptions())
 
     def _learn_order(self) -> None:
-        """From the second iteration on, all ranks issue in the order in which rank 0 made its gradients."""
-        order = torch.tensor(self._first_made, dtype=torch.int64, device=self._device)
-        self._group.broadcast([order]).wait()
-        self._calls = sequence(self._work, as_made([self._names[i] for i in order.tolist()]))
+        """From the second iteration on, all ranks issue in the order that suits what rank 0 saw in the first."""
+        with self._turn:
+            begun = min(self._instants)
+            carried = sum(self._sent.values()) * self.world / max(1, self.world - 1)
+            speed = carried / self._busy if carried and self._busy else _UNKNOWN
+            mine = [*(instant - begun for instant in self._instants), self._over_at - begun, speed]
+        seen = torch.tensor(mine, dtype=torch.float64, device=self._device)
+        self._group.broadcast([seen]).wait()
+        *made, over, rate = seen.tolist()
+        self._calls = timed(self._work, Seen(made=dict(zip(self._names, made, strict=True)), over=over, rate=rate))
 
     # --- the completing thread ---
 

@@ -18,7 +18,7 @@ from dovetail.errors import DovetailError, Misuse
 
 SLICE = 0.25  # seconds the thread waits for the oldest call before it looks whether the group is being closed
 CHUNK = 64 * 1024  # bytes; what a core sums while it is still in its cache
-PATIENCE = 5.0  # seconds that closing waits for the thread
+PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 
 Kind = tuple[int, torch.dtype, int]
 
@@ -66,10 +66,12 @@ class Reducer:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """End the thread and part from the other ranks; calls under way fail."""
+        """End the thread and part from the other ranks; calls under way fail. Calling it again does nothing."""
         with self._turn:
+            if self._closing:
+                return
             self._closing = True
-            self._turn.notify()
+            self._turn.notify_all()
         atexit.unregister(self.close)
         if self._leader is not threading.current_thread():
             self._leader.join(PATIENCE)

@@ -1,16 +1,23 @@
 """A plan as a sequence of collectives that every rank issues in the same order, whatever arrives first.
 
 A process group matches collectives by the order in which they are issued, so the order may depend only on what all
-ranks know: the plan, and the order of production that rank 0 has seen.
+ranks know: the plan, and what rank 0 saw in the first iteration. A collective under way cannot be overtaken, so
+urgency counts when the order is made: it is that of a line which takes the most urgent of what is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from dovetail.plan.schedule import FORWARD, PULL, PUSH, Part, Plan, Transfer
+from dovetail.plan.schedule import REDUCE as REDUCED
 
+MOST = (
+    2 << 20
+)  # bytes of one collective: more would hold up what is more urgent, and pack or sum while the line is idle
+PIECES = 256  # of a model so large that pieces of that size would be more
+LEAST = 512 << 10  # bytes; slices below it are put together again, as each collective costs startups on every rank
 AHEAD = 2  # further collectives between a reduce-scatter and its all-gather, so that the line does not stand still
 
 REDUCE, SCATTER, GATHER = "reduce", "scatter", "gather"
@@ -46,6 +53,15 @@ class Call:
     priority: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What rank 0 saw in an iteration: when each gradient was made, when the backward pass was over, and the speed."""
+
+    made: Mapping[str, float]  # seconds
+    over: float  # seconds
+    rate: float  # bytes per second of a reduce-scatter or an all-gather; an all-reduce is both
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a plan asks of a process group, before it is put in order."""
@@ -56,35 +72,38 @@ class Work:
 
 def work_of(plan: Plan, dtypes: Mapping[str, str]) -> Work:
     """The plan's buffers and all-gathers; a push whose bytes several pulls share is an all-reduce instead."""
-    pulls = [t for t in plan.transfers if t.kind == PULL]
+    most = max(MOST, sum(p.nbytes for p in plan.params) // PIECES // 8 * 8)
+    transfers = (*_coarse(plan), *(t for t in plan.transfers if t.kind != REDUCED))
+    pulls = [t for t in transfers if t.kind == PULL]
     pushed: dict[str, list[Part]] = {}
     for part in (part for t in plan.transfers if t.kind == PUSH for part in t.parts):
         pushed.setdefault(part[0], []).append(part)
     pull_of = {part: i for i, pull in enumerate(pulls) for part in _inside(pull, pushed)}
     loads: list[Load] = []
     gathered: list[list[int]] = [[] for _ in pulls]
-    for transfer in plan.transfers:
+    for transfer in transfers:
         if transfer.kind == PULL:
             continue
         for dtype, parts in _by_type(transfer, dtypes).items():
             homes = {pull_of.get(part) for part in parts} if transfer.kind == PUSH else {None}
             home = homes.pop() if len(homes) == 1 else None
-            if home is not None:
-                gathered[home].append(len(loads))
-            loads.append(
-                Load(
-                    parts=parts,
-                    dtype=dtype,
-                    priority=transfer.priority,
-                    late=transfer.window == FORWARD,
-                    split=home is not None,
+            for piece in _cut(parts, most):
+                if home is not None:
+                    gathered[home].append(len(loads))
+                loads.append(
+                    Load(
+                        parts=piece,
+                        dtype=dtype,
+                        priority=transfer.priority,
+                        late=transfer.window == FORWARD,
+                        split=home is not None,
+                    )
                 )
-            )
     gathers: list[Call] = []
     for pull, mine in zip(pulls, gathered, strict=True):
         for dtype in dict.fromkeys(loads[i].dtype for i in mine):
-            same = tuple(i for i in mine if loads[i].dtype == dtype)
-            gathers.append(Call(kind=GATHER, loads=same, late=pull.window == FORWARD, priority=pull.priority))
+            for same in _packed([i for i in mine if loads[i].dtype == dtype], loads, most):
+                gathers.append(Call(kind=GATHER, loads=same, late=pull.window == FORWARD, priority=pull.priority))
     return Work(tuple(loads), tuple(gathers))
 
 
@@ -109,6 +128,97 @@ def sequence(work: Work, made: Mapping[str, int]) -> tuple[Call, ...]:
         if call.kind == GATHER:
             calls.append(call)
     return tuple(calls)
+
+
+def timed(work: Work, seen: Seen) -> tuple[Call, ...]:
+    """The order of issue for what rank 0 has seen: whenever the line is free, the most urgent of what is there."""
+    ready = {
+        i: max(seen.over if load.late else 0.0, *(seen.made[name] for name in load.params))
+        for i, load in enumerate(work.loads)
+    }
+    starts = {_start(work.loads[i], i): instant for i, instant in ready.items()}
+    gathers = list(work.gathers)
+    done: dict[int, float] = {}  # scattered loads -> when
+    calls: list[Call] = []
+    now = 0.0
+    while starts or gathers:
+        known = {g: max(seen.over if g.late else 0.0, *(done[i] for i in g.loads)) for g in gathers if _in(done, g)}
+        waiting = starts | known
+        now = max(now, min(waiting.values()))
+        # What belongs to the backward pass never waits for its end, whatever the clock says: it would wait for itself.
+        early = any(not call.late for call in waiting)
+        call = min(
+            (c for c, instant in waiting.items() if instant <= now and not (c.late and early)),
+            key=lambda c: (c.priority, c.kind == GATHER, c.loads),
+            default=None,
+        ) or min((c for c in waiting if not (c.late and early)), key=lambda c: (waiting[c], c.priority, c.loads))
+        now = max(now, waiting[call])
+        size = sum(work.loads[i].nbytes for i in call.loads)
+        now += size * (2 if call.kind == REDUCE else 1) / seen.rate
+        if call.kind == GATHER:
+            gathers.remove(call)
+        else:
+            del starts[call]
+        if call.kind == SCATTER:
+            done.update(dict.fromkeys(call.loads, now))
+        calls.append(call)
+    return tuple(calls)
+
+
+def _in(done: Mapping[int, float], gather: Call) -> bool:
+    return all(i in done for i in gather.loads)
+
+
+def _coarse(plan: Plan) -> list[Transfer]:
+    """The plan's reduces with small neighbours in urgency put together."""
+    found: list[Transfer] = []
+    for transfer in sorted((t for t in plan.transfers if t.kind == REDUCED), key=lambda t: t.priority):
+        last = found[-1] if found else None
+        if last is not None and last.window == transfer.window and last.nbytes + transfer.nbytes <= LEAST:
+            found[-1] = replace(last, parts=_joined((*last.parts, *transfer.parts)))
+        else:
+            found.append(transfer)
+    return found
+
+
+def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+    found: list[Part] = []
+    for name, offset, nbytes in parts:
+        if found and found[-1][0] == name and found[-1][1] + found[-1][2] == offset:
+            found[-1] = (name, found[-1][1], found[-1][2] + nbytes)
+        else:
+            found.append((name, offset, nbytes))
+    return tuple(found)
+
+
+def _cut(parts: Sequence[Part], most: int) -> Iterator[tuple[Part, ...]]:
+    """The parts in pieces of at most so many bytes, elements whole."""
+    held: list[Part] = []
+    room = most
+    for name, offset, nbytes in parts:
+        start = 0
+        while start < nbytes:
+            size = min(room, nbytes - start)
+            held.append((name, offset + start, size))
+            start += size
+            room -= size
+            if not room:
+                yield tuple(held)
+                held, room = [], most
+    if held:
+        yield tuple(held)
+
+
+def _packed(numbers: Sequence[int], loads: Sequence[Load], most: int) -> Iterator[tuple[int, ...]]:
+    """Loads that are gathered together: as many as have room in one collective."""
+    held: list[int] = []
+    for number in numbers:
+        if held and sum(loads[i].nbytes for i in (*held, number)) > most:
+            yield tuple(held)
+            held = []
+        held.append(number)
+    if held:
+        yield tuple(held)
 
 
 def _start(load: Load, number: int) -> Call:
