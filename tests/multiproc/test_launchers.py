@@ -1,4 +1,4 @@
-"""Jobs as clusters start them: two torchrun agents on two lab hosts, and tasks of srun and mpirun."""
+"""Jobs as clusters start them: two torchrun agents on two lab hosts, and ranks of mpirun."""
 
 from __future__ import annotations
 
@@ -52,36 +52,6 @@ def test_two_torchrun_agents_meet_across_hosts() -> None:
         said = [agent.communicate(timeout=TIMEOUT)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], said
     assert "torchrun, 2 ranks" in {started_by(text) for text in said}, said
-
-
-def test_tasks_of_srun_find_each_other() -> None:
-    """With the variables that Slurm documents; there is no Slurm on the machines that run this."""
-    common = {
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_STEP_TASKS_PER_NODE": "2",
-        "SLURM_STEP_NODELIST": "nowhere[1-2]",
-        "SLURM_NODEID": "0",
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_STEP_ID": "0",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    tasks = [
-        subprocess.Popen(
-            [sys.executable, EXAMPLE],
-            env={**bare(), **common, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [task.communicate(timeout=TIMEOUT)[0] for task in tasks]
-    finally:
-        for task in tasks:
-            task.kill()
-            task.wait()
-    assert started_by(said[0]) == "Slurm, 2 ranks", said
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="mpirun is not installed")
