@@ -13,6 +13,9 @@ namespace dovetail {
 namespace {
 constexpr auto kGoodbye = std::chrono::seconds(2);  // Without a byte leaving.
 constexpr size_t kLongestReason = 1000;
+constexpr int64_t kSmall = 16 * 1024,
+                  kEnough = 32 * 1024;  // Bytes: of a gradient that lingers, of all of them.
+constexpr int64_t kLinger = kSecond / 500;
 }  // namespace
 
 Job::Job(std::vector<Loop*> loops, JobOptions options)
@@ -70,13 +73,16 @@ void Job::append(Table more) {
     for (const int32_t tensor : table_.transfers[t])
       transfersOf_.at(static_cast<size_t>(tensor)).push_back(static_cast<int>(t));
   }
+  sizes_.resize(transfers);
   for (size_t c = firstChunk; c < table_.chunks.size(); ++c) {
     const ChunkSpec& chunk = table_.chunks[c];
     if (chunk.offset < 0 || chunk.nbytes < 0 ||
         chunk.offset + chunk.nbytes > table_.tensors[static_cast<size_t>(chunk.tensor)].nbytes) {
       throw std::invalid_argument("a chunk reaches outside its tensor");
     }
-    if (chunk.program >= 0) ++tensors_[static_cast<size_t>(chunk.tensor)].chunks;
+    if (chunk.program < 0) continue;
+    ++tensors_[static_cast<size_t>(chunk.tensor)].chunks;
+    sizes_.at(static_cast<size_t>(chunk.transfer)) += chunk.nbytes;
   }
   for (size_t t = firstTensor; t < tensors; ++t)
     tensors_[t].left[0] = tensors_[t].left[1] = tensors_[t].chunks;
@@ -210,7 +216,7 @@ void Job::hyper(Iteration iteration, int group, const Hyper& values) {
   }
 }
 
-void Job::submit(int tensor, Iteration iteration, const std::byte* memory) {
+void Job::submit(int tensor, Iteration iteration, const std::byte* memory, bool more) {
   requireTensor(tensor, "submit");
   TensorState& state = tensors_[static_cast<size_t>(tensor)];
   if (state.completed + 1 != iteration) {
@@ -222,6 +228,7 @@ void Job::submit(int tensor, Iteration iteration, const std::byte* memory) {
   state.local[iteration % 2] = const_cast<std::byte*>(memory);
   state.gone[iteration % 2] = memory == nullptr;
   std::vector<int> ready;
+  bool enough = false;
   {
     std::lock_guard lock(submitMutex_);
     for (const int transfer : transfersOf_[static_cast<size_t>(tensor)]) {
@@ -230,18 +237,37 @@ void Job::submit(int tensor, Iteration iteration, const std::byte* memory) {
       missing = static_cast<int>(table_.transfers[static_cast<size_t>(transfer)].size());
       if (table_.windows[static_cast<size_t>(transfer)] != 0 && backwardDone_ < iteration) {
         held_.push_back(transfer);
+      } else if (more && sizes_[static_cast<size_t>(transfer)] < kSmall) {
+        // Waking the loop for each of many small ones would cost more than sending them.
+        if (lingering_.empty()) lingeringSince_ = nowNs();
+        lingering_.push_back(transfer);
+        lingeringBytes_ += sizes_[static_cast<size_t>(transfer)];
       } else {
         ready.push_back(transfer);
       }
     }
+    enough = lingeringBytes_ >= kEnough || (!lingering_.empty() && nowNs() - lingeringSince_ > kLinger);
   }
-  for (const int transfer : ready) sendTransfer(transfer, iteration);
+  if (!ready.empty()) sendTransfers(std::move(ready), iteration);
+  if (enough) sendLingering();
   if (state.chunks == 0) state.completed = iteration;  // Nothing of an empty tensor travels.
 }
 
-void Job::sendTransfer(int transfer, Iteration iteration) {
+void Job::sendLingering() {
+  std::vector<int> ready;
+  {
+    std::lock_guard lock(submitMutex_);
+    ready.swap(lingering_);
+    lingeringBytes_ = 0;
+  }
+  if (!ready.empty()) sendTransfers(std::move(ready), current_);
+}
+
+void Job::sendTransfers(std::vector<int> transfers, Iteration iteration) {
   for (auto& shard : shards_) {
-    shard->loop().post([&s = *shard, transfer, iteration] { s.fetch(transfer, iteration); });
+    shard->loop().post([&s = *shard, transfers, iteration] {
+      for (const int transfer : transfers) s.fetch(transfer, iteration);
+    });
   }
 }
 
@@ -252,7 +278,8 @@ void Job::backwardDone(Iteration iteration) {
     backwardDone_ = iteration;
     ready.swap(held_);
   }
-  for (const int transfer : ready) sendTransfer(transfer, iteration);
+  sendLingering();
+  if (!ready.empty()) sendTransfers(std::move(ready), iteration);
   for (auto& shard : shards_) shard->loop().post([&s = *shard] { s.openWindows(); });
 }
 
@@ -283,6 +310,7 @@ Waited Job::wait(const std::vector<int>& tensors, Iteration iteration, double se
     }
     return true;
   };
+  sendLingering();
   ++waiters_;
   std::unique_lock lock(mutex_);
   bool finished = false;

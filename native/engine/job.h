@@ -91,7 +91,8 @@ class Job {
   void cancelGet(int ticket);               // Its memory is the caller's again; blocks for a moment.
   uint32_t getStep(int tensor) const;
   void hyper(Iteration iteration, int group, const Hyper& values);
-  void submit(int tensor, Iteration iteration, const std::byte* memory);  // Null = absent.
+  // Null = absent. `more`: others follow soon and backwardDone after them, so a small one may wait for them.
+  void submit(int tensor, Iteration iteration, const std::byte* memory, bool more = false);
   void backwardDone(Iteration iteration);
   void release(Iteration iteration);
   Waited wait(const std::vector<int>& tensors, Iteration iteration, double seconds);  // Blocks.
@@ -129,7 +130,8 @@ class Job {
   void failAt(Node peer, const std::string& reason, Iteration step);
   void chunkComplete(int tensor, Iteration iteration, bool present);  // Shards.
   void gotChunk(int ticket, bool absent, uint32_t step, int tensor);  // Shards.
-  void sendTransfer(int transfer, Iteration iteration);
+  void sendLingering();
+  void sendTransfers(std::vector<int> transfers, Iteration iteration);
   void append(Table more);
   void withLoopsParked(const std::function<void()>& task);
   void requireTensor(int tensor, const char* what) const;
@@ -147,6 +149,10 @@ class Job {
   std::vector<std::vector<int>> transfersOf_;   // Tensor -> transfers.
   std::vector<int> missing_;                    // Transfer -> tensors not submitted. Guarded by submitMutex_.
   std::vector<int> held_;                       // Ready, but the window is closed. Guarded by submitMutex_.
+  std::vector<int64_t> sizes_;                  // Transfer -> bytes of its chunks here.
+  std::vector<int> lingering_;  // Ready and small: they wait for company. Guarded by submitMutex_.
+  int64_t lingeringBytes_ = 0;  // Guarded by submitMutex_.
+  int64_t lingeringSince_ = 0;  // Guarded by submitMutex_.
   std::mutex submitMutex_;
   std::atomic<Iteration> current_{0};
   std::atomic<Iteration> backwardDone_{0};

@@ -246,6 +246,10 @@ bool Shard::nextFrame(Link& link, OutFrame& frame) {
   return true;
 }
 
+bool Shard::hasNext(Link& link) const {
+  return !peers_.at({link.peer(), link.lane()}).queue.empty();
+}
+
 void Shard::frameSent(Link& link, const OutFrame& frame) {
   const Header& header = frame.header;
   job_.counters_.bytesSent.fetch_add(sizeof(Header) + header.length, std::memory_order_relaxed);

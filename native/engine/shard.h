@@ -54,6 +54,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   bool accepts(Link& link, const Header& header) override;
   bool passesThrottle(Link& link) override;
   bool nextFrame(Link& link, OutFrame& frame) override;
+  bool hasNext(Link& link) const override;
   void frameSent(Link& link, const OutFrame& frame) override;
   std::byte* placeFor(Link& link, const Header& header) override;
   void frameArrived(Link& link, const Header& header, int64_t started) override;

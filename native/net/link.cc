@@ -18,6 +18,8 @@ namespace dovetail {
 namespace {
 // Per turn and link, so that one fast peer cannot keep the others waiting.
 constexpr size_t kReadBudget = 512 * 1024;
+constexpr size_t kSmall =
+    8 * 1024;  // Frames below it share packets with the next, which is sent right after.
 }  // namespace
 
 Link::Link(Loop& loop, LinkOwner& owner, int fd, Node peer, int lane, int credit)
@@ -148,6 +150,7 @@ void Link::pump() {
 
 bool Link::writeFrame() {
   const size_t total = sizeof(Header) + out_.header.length;
+  const bool shares = total < kSmall && !loop_.throttle().limited() && owner_.hasNext(*this);
   while (outDone_ < total) {
     std::array<iovec, 2> parts{};
     int count = 0;
@@ -161,7 +164,7 @@ bool Link::writeFrame() {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = static_cast<size_t>(count);
-    const ssize_t wrote = sendmsg(fd_, &message, MSG_NOSIGNAL);
+    const ssize_t wrote = sendmsg(fd_, &message, MSG_NOSIGNAL | (shares ? MSG_MORE : 0));
     if (wrote < 0) {
       if (errno == EAGAIN || errno == EINTR) return wantWrite(true), false;
       return lose(errorText(errno)), false;

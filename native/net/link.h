@@ -25,9 +25,10 @@ struct OutFrame {
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
-  virtual bool accepts(Link& link, const Header& header) = 0;         // False = it does not fit the job.
-  virtual bool passesThrottle(Link& link) = 0;                        // What is next keeps to no rate limit.
-  virtual bool nextFrame(Link& link, OutFrame& frame) = 0;            // False = nothing to send.
+  virtual bool accepts(Link& link, const Header& header) = 0;  // False = it does not fit the job.
+  virtual bool passesThrottle(Link& link) = 0;                 // What is next keeps to no rate limit.
+  virtual bool nextFrame(Link& link, OutFrame& frame) = 0;     // False = nothing to send.
+  virtual bool hasNext(Link& link) const = 0;
   virtual void frameSent(Link& link, const OutFrame& frame) = 0;      // The kernel has its last byte.
   virtual std::byte* placeFor(Link& link, const Header& header) = 0;  // Where the payload shall go.
   virtual void frameArrived(Link& link, const Header& header, int64_t started) = 0;

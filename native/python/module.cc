@@ -228,10 +228,10 @@ NB_MODULE(_native, m) {
           "iteration"_a, "group"_a, "values"_a)
       .def(
           "submit",
-          [](Job& job, int tensor, Iteration iteration, uintptr_t at) {
-            job.submit(tensor, iteration, memoryAt(at));
+          [](Job& job, int tensor, Iteration iteration, uintptr_t at, bool more) {
+            job.submit(tensor, iteration, memoryAt(at), more);
           },
-          "tensor"_a, "iteration"_a, "ptr"_a)
+          "tensor"_a, "iteration"_a, "ptr"_a, "more"_a = false)
       .def("backward_done", &Job::backwardDone, "iteration"_a)
       .def("release", &Job::release, "iteration"_a)
       .def("wait", &waitFor, "tensors"_a, "iteration"_a, "timeout"_a)

@@ -114,8 +114,8 @@ class C10dSession:
             self.iteration = iteration
             self._turn.notify_all()
 
-    def submit(self, tensor: int, iteration: int, ptr: int) -> None:
-        """The gradient is in memory at `ptr`; 0 = this rank has none this iteration."""
+    def submit(self, tensor: int, iteration: int, ptr: int, more: bool = False) -> None:
+        """The gradient is in memory at `ptr`; 0 = this rank has none this iteration. `more` changes nothing here."""
         with self._turn:
             self._raise_failure()
             self._sources[self._names[tensor]] = ptr

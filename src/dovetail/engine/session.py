@@ -129,11 +129,14 @@ class Session:
         for group, hyper in enumerate(hypers):
             self._guard(lambda g=group, h=hyper: self._job.hyper(iteration, g, h.values))  # type: ignore[misc]
 
-    def submit(self, tensor: int, iteration: int, ptr: int) -> None:
-        """The gradient is in memory at `ptr`; 0 = this rank has none this iteration."""
+    def submit(self, tensor: int, iteration: int, ptr: int, more: bool = False) -> None:
+        """The gradient is in memory at `ptr`; 0 = this rank has none this iteration.
+
+        `more`: others follow soon and `backward_done` after them, so a small one may wait for company.
+        """
         if tensor not in self._empty:
             try:
-                self._job.submit(tensor, iteration, ptr)
+                self._job.submit(tensor, iteration, ptr, more)
             except self._error as error:
                 raise self._lost(error, 0.0) from None
 

@@ -22,7 +22,7 @@ class Solo:
     def begin(self, iteration: int, hypers: Sequence[Hyper]) -> None:
         self._iteration = iteration
 
-    def submit(self, index: int, iteration: int, pointer: int) -> None:
+    def submit(self, index: int, iteration: int, pointer: int, more: bool) -> None:
         """The gradient is its own mean."""
         self._absent[index] = pointer == 0
 
