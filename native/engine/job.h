@@ -83,6 +83,11 @@ class Job {
   // came before are kept until now. Blocks for a moment.
   void extendTable(Table more);
 
+  // Between iterations, when every node has all results of the last: chunk c follows programs[c] from now on;
+  // `more` programs follow the ones there are. Nobody may send before all nodes have done it. Blocks for a
+  // moment.
+  void reroute(std::vector<Program> more, const std::vector<int32_t>& programs);
+
   // Any thread; none of them blocks unless it says so.
   void bind(int tensor, std::byte* memory);
   void put(int tensor, int slot, const std::byte* memory, uint32_t step);

@@ -54,6 +54,26 @@ void Shard::grow() {
   }
 }
 
+bool Shard::resting(size_t chunks) const {
+  for (size_t id = 0; id < std::min(chunks, chunks_.size()); ++id) {
+    if (chunks_[id] == nullptr) continue;
+    for (const Slot& slot : chunks_[id]->slots) {
+      if (slot.iteration != 0) return false;
+    }
+  }
+  return true;
+}
+
+void Shard::reroute(const std::vector<int32_t>& programs) {
+  for (size_t id = 0; id < programs.size(); ++id) {
+    Chunk* chunk = chunks_[id].get();
+    if (chunk == nullptr || chunk->spec.program == programs[id]) continue;
+    chunk->spec.program = programs[id];
+    for (Slot& slot : chunk->slots)
+      slot = Slot{};  // A node that is no longer the root keeps no memory for sums.
+  }
+}
+
 void Shard::replayUnborn() {
   auto waiting = std::move(unborn_);
   unborn_.clear();

@@ -29,8 +29,10 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
 
   void addLink(Node peer, int lane, int fd);
   void start();
-  void grow();          // The table has grown. Any thread, while this loop is parked.
-  void replayUnborn();  // Take up the frames that came before their chunks.
+  void grow();                        // The table has grown. Any thread, while this loop is parked.
+  bool resting(size_t chunks) const;  // None of the first so many is on its way. Any thread, likewise.
+  void reroute(const std::vector<int32_t>& programs);  // Any thread, likewise.
+  void replayUnborn();                                 // Take up the frames that came before their chunks.
   void stop();
   bool drained() const;  // Nothing left to write.
   bool owes() const;     // A peer has yet to ask for a result that is here.

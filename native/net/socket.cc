@@ -42,7 +42,10 @@ PathInfo pathInfo(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
-  return {.rttSeconds = info.tcpi_rtt * 1e-6, .bandwidth = static_cast<double>(info.tcpi_delivery_rate)};
+  return {.rttSeconds = info.tcpi_rtt * 1e-6,
+          .bandwidth = static_cast<double>(info.tcpi_delivery_rate),
+          .busySeconds = static_cast<double>(info.tcpi_busy_time) * 1e-6,
+          .acked = static_cast<int64_t>(info.tcpi_bytes_acked)};
 }
 
 }  // namespace dovetail

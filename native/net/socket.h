@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace dovetail {
@@ -12,7 +13,9 @@ std::string errorText(int error);
 
 struct PathInfo {
   double rttSeconds = 0;
-  double bandwidth = 0;  // Bytes per second the kernel has seen delivered; 0 = unknown.
+  double bandwidth = 0;    // Bytes per second the kernel has seen delivered; 0 = unknown.
+  double busySeconds = 0;  // Time with something to send.
+  int64_t acked = 0;       // Bytes that the peer has confirmed.
 };
 PathInfo pathInfo(int fd);
 

@@ -82,6 +82,19 @@ int waitGet(Job& job, int ticket, double seconds) {
 using StepList = std::vector<std::vector<std::pair<int, std::vector<Node>>>>;
 using TensorList = std::vector<std::tuple<int64_t, int, int>>;
 
+std::vector<Program> programsFrom(const StepList& programs) {
+  std::vector<Program> found;
+  for (const auto& program : programs) {
+    Program steps;
+    for (const auto& [op, peers] : program) {
+      if (op < 0 || op > static_cast<int>(Op::Offer)) throw nb::value_error("table: unknown step");
+      steps.push_back({static_cast<Op>(op), peers});
+    }
+    found.push_back(std::move(steps));
+  }
+  return found;
+}
+
 Table tableFrom(const StepList& programs, const TensorList& tensors, const Chunks& chunks,
                 std::vector<std::vector<int32_t>> transfers, std::vector<int32_t> windows, int divisor) {
   if (chunks.shape(0) > 0 && chunks.shape(1) != kChunkColumns) {
@@ -89,14 +102,7 @@ Table tableFrom(const StepList& programs, const TensorList& tensors, const Chunk
   }
   if (windows.size() != transfers.size()) throw nb::value_error("table: one window a transfer");
   Table table;
-  for (const auto& program : programs) {
-    Program steps;
-    for (const auto& [op, peers] : program) {
-      if (op < 0 || op > static_cast<int>(Op::Offer)) throw nb::value_error("table: unknown step");
-      steps.push_back({static_cast<Op>(op), peers});
-    }
-    table.programs.push_back(std::move(steps));
-  }
+  table.programs = programsFrom(programs);
   for (const auto& [nbytes, type, group] : tensors) {
     if (type < 0 || type > 3) throw nb::value_error("table: unknown dtype");
     table.tensors.push_back({nbytes, static_cast<DType>(type), group, divisor});
@@ -153,7 +159,8 @@ nb::list pathsOf(Job& job) {
   }
   nb::list result;
   for (const Path& p : paths)
-    result.append(nb::make_tuple(p.peer, p.lane, p.info.rttSeconds, p.info.bandwidth));
+    result.append(nb::make_tuple(p.peer, p.lane, p.info.rttSeconds, p.info.bandwidth, p.info.busySeconds,
+                                 p.info.acked));
   return result;
 }
 
@@ -192,6 +199,14 @@ NB_MODULE(_native, m) {
           },
           "programs"_a, "tensors"_a, "chunks"_a, "transfers"_a, "windows"_a, "divisor"_a,
           "Add to the table of a running job; numbers in it count on from what is there.")
+      .def(
+          "reroute",
+          [](Job& job, const StepList& programs, const std::vector<int32_t>& chosen) {
+            std::vector<Program> more = programsFrom(programs);
+            nb::gil_scoped_release release;
+            job.reroute(std::move(more), chosen);
+          },
+          "programs"_a, "chosen"_a, "Between iterations: chunk c follows program chosen[c] from now on.")
       .def(
           "rule",
           [](Job& job, int kind, uint32_t flags) {
@@ -248,7 +263,8 @@ NB_MODULE(_native, m) {
            "(kind, tensor, chunk, peer, iteration, start_ns, end_ns, nbytes, priority); kind 0 send, 1 "
            "receive, 2 update.")
       .def("paths", &pathsOf,
-           "(peer, lane, rtt seconds, delivered bytes/s) of every link, as the kernel sees it.")
+           "(peer, lane, rtt seconds, delivered bytes/s, busy seconds, bytes acked) of every link, as the "
+           "kernel sees it.")
       .def("counters", &countersOf)
       .def("sent_by_priority", &sentOf, "Payload bytes.")
       .def("close", &Job::close, nb::call_guard<nb::gil_scoped_release>());

@@ -13,7 +13,8 @@ SEND = "send"
 RECEIVE = "receive"
 WAIT = "wait"  # the compute stream stands still because a parameter is not there yet
 AFTER = "after backward"  # name of computing between the last gradient and the step
-LANES = (COMPUTE, UPDATE, WAIT, SEND, RECEIVE)
+DECIDE = "decide"  # the schedule changes; the span's name says what and why
+LANES = (COMPUTE, UPDATE, WAIT, SEND, RECEIVE, DECIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

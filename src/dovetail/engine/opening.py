@@ -42,6 +42,8 @@ class Options:
     secret: str = ""  # what the hubs ask for
     facing: str = ""  # we listen on the interface that leads to this host; empty = where the store is, or a hub
     groups: tuple[tuple[int, ...], ...] | None = None  # racks, for the patterns that know them
+    shares: tuple[float, ...] | None = None  # of the masters' work, one a rank; None = even
+    every_pair: bool = False  # also ranks that have nothing to send each other are connected, so that masters can move
 
     def __post_init__(self) -> None:
         if self.lanes < 0 or self.threads < 1:
@@ -52,7 +54,7 @@ class Options:
     @property
     def shared(self) -> dict[str, object]:
         """What must be equal on all ranks."""
-        names = ("chunk_bytes", "lanes", "deterministic", "groups")
+        names = ("chunk_bytes", "lanes", "deterministic", "groups", "shares", "every_pair")
         return {name: value for name, value in asdict(self).items() if name in names}
 
 
@@ -112,6 +114,7 @@ class Opened:
     engine: NativeEngine
     job: NativeJob
     table: Table
+    request: Request
     labels: tuple[str, ...]
     controls: tuple[socket.socket, ...]
 
@@ -137,15 +140,7 @@ def _open(meeting: Meeting, request: Request, listener: socket.socket) -> Opened
     # A hub's few links carry everything, and two connections would only race each other; among many peers a
     # second connection evens out what TCP shares unevenly. (docs/benchmarks.md, VGG-19 at compute 0.5.)
     lanes = options.lanes or (1 if request.hubs else 2)
-    table = build(
-        request.plan,
-        request.tensors,
-        workers=request.world,
-        hubs=len(request.hubs),
-        lanes=lanes,
-        chunk_bytes=options.chunk_bytes,
-        groups=options.groups,
-    )
+    table = table_of(request, lanes=lanes, shares=options.shares)
     hubs = [format_address(*parse_address(text)) for text in request.hubs]
     labels = [f"rank {r} at {card.address}" for r, card in enumerate(cards)]
     labels += [f"hub {i} at {where}" for i, where in enumerate(hubs)]
@@ -166,7 +161,26 @@ def _open(meeting: Meeting, request: Request, listener: socket.socket) -> Opened
             wire.close()
         raise
     return Opened(
-        engine=engine, job=job, table=table, labels=tuple(labels), controls=tuple(wire.sock for wire in wires)
+        engine=engine,
+        job=job,
+        table=table,
+        request=request,
+        labels=tuple(labels),
+        controls=tuple(wire.sock for wire in wires),
+    )
+
+
+def table_of(request: Request, *, lanes: int, shares: Sequence[float] | None) -> Table:
+    """The chunk table of a request, with the masters' work shared out like this (None = evenly)."""
+    return build(
+        request.plan,
+        request.tensors,
+        workers=request.world,
+        hubs=len(request.hubs),
+        lanes=lanes,
+        chunk_bytes=request.options.chunk_bytes,
+        groups=request.options.groups,
+        shares=shares,
     )
 
 
@@ -193,7 +207,8 @@ async def _connect_all(
     badge = digest(secret)  # shown in the open, so it must not tell the secret
     services = [_target(f"hub {i}", where, request.options.secret) for i, where in enumerate(names.hubs)]
     ranks = [_target(f"rank {r}", card.address, secret) for r, card in enumerate(cards)]
-    wanted = [(peer, lane) for peer in table.peers(rank) for lane in range(table.lanes)]
+    peers = {*table.peers(rank), *(range(world) if request.options.every_pair else ())} - {rank}
+    wanted = [(peer, lane) for peer in sorted(peers) for lane in range(table.lanes)]
     wires: list[Wire] = []
     links: dict[Key, Wire] = {}
     try:

@@ -6,8 +6,9 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,10 @@ import numpy.typing as npt
 from dovetail import timeline
 from dovetail.engine.binding import RECEIVE, SEND, UPDATE, engine_error
 from dovetail.engine.control import Leave, pack
-from dovetail.engine.opening import Opened, Options, Request, open_job
+from dovetail.engine.opening import Opened, Options, Request, open_job, table_of
 from dovetail.engine.peers import Store
 from dovetail.engine.rule import Hyper, Rule
-from dovetail.engine.table import Table, TensorSpec
+from dovetail.engine.table import LANE, ROUTE, Table, TensorSpec
 from dovetail.engine.usage import Usage
 from dovetail.errors import Misuse, PeerLost
 from dovetail.plan.schedule import Plan
@@ -30,6 +31,17 @@ T = TypeVar("T")
 SLICE = 0.25  # seconds of one native wait, so that Ctrl-C is heard
 WITH_HUBS = ("hub", "rack-hubs")  # patterns that use dedicated hubs
 _LANES = {SEND: timeline.SEND, RECEIVE: timeline.RECEIVE, UPDATE: timeline.UPDATE}
+
+
+class PathInfo(NamedTuple):
+    """A connection by the kernel's own count (TCP_INFO)."""
+
+    peer: int
+    lane: int
+    rtt: float  # seconds, smoothed
+    delivered: float  # bytes per second, the latest sample
+    busy: float  # seconds with something to send, since the start
+    acked: int  # bytes confirmed, since the start
 
 
 class Session:
@@ -44,6 +56,8 @@ class Session:
         self.table: Table = opened.table
         self.iteration = 0
         self._job = opened.job
+        self._request = opened.request
+        self._programs = opened.table.for_node(rank).programs  # as the job has them
         self._empty = frozenset(i for i, t in enumerate(opened.table.tensors) if t.nbytes == 0)
         self._error = engine_error()
         # Also when the script ends or the session is dropped: peers must not take an end for a loss.
@@ -118,6 +132,27 @@ class Session:
         """Add to the running job's table; numbers count on from what is there, and all ranks add the same."""
         windows = [0] * len(transfers)
         self._guard(lambda: self._job.extend(programs, tensors, chunks, transfers, windows, divisor))
+        self._programs += programs
+
+    def share_out(self, shares: Sequence[float] | None) -> Table:
+        """The table in which ranks get these shares of the masters' work; nothing changes yet."""
+        table = table_of(self._request, lanes=self.table.lanes, shares=shares)
+        rows = table.rows.copy()
+        rows[:, LANE] = self.table.rows[:, LANE]  # a chunk stays with its thread
+        return replace(table, chunks=rows.tobytes())
+
+    def reroute(self, table: Table) -> None:
+        """Follow this table from `share_out` from the next iteration on.
+
+        All ranks have all results before the first one calls it, and none submits before the last one has.
+        """
+        view = table.for_node(self.rank)
+        known = view.programs == self._programs[: len(view.programs)]
+        more = [] if known else view.programs
+        first = 0 if known else len(self._programs)
+        self._guard(lambda: self._job.reroute(more, (view.chunks[:, ROUTE] + first).tolist()))
+        self._programs += more
+        self.table = table
 
     # --- one iteration ---
 
@@ -173,9 +208,9 @@ class Session:
 
     # --- what happened ---
 
-    def paths(self) -> list[tuple[int, int, float, float]]:
-        """Peer, lane, round trip in seconds and delivered bytes/s of every link, as the kernel sees them."""
-        return self._job.paths()
+    def paths(self) -> list[PathInfo]:
+        """Every link as the kernel sees it."""
+        return [PathInfo(*found) for found in self._job.paths()]
 
     def spans(self, *, origin: float = 0.0) -> list[timeline.Span]:
         """What was sent, received and updated since the last call, in seconds of time.monotonic() after `origin`."""

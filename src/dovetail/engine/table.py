@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dovetail.errors import BadInput
 from dovetail.plan.partition import spread
-from dovetail.plan.patterns import Groups
+from dovetail.plan.patterns import Groups, check_shares, weights_of
 from dovetail.plan.patterns import routes as routes_of
 from dovetail.plan.schedule import FORWARD, PULL, PUSH, Plan
 from dovetail.plan.steps import ADD, ASK, COPY, DELIVER, FINISH, OFFER, OPS, SEND, Route, Step, check_route
@@ -159,11 +159,14 @@ def build(
     lanes: int,
     chunk_bytes: int | None = None,
     groups: Groups | None = None,
+    shares: Sequence[float] | None = None,
 ) -> Table:
     """Cut the plan into chunks (of the plan's size, or `chunk_bytes`) and spread them over routes and lanes.
 
-    `groups` are the racks of the patterns that know racks.
+    `groups` are the racks of the patterns that know racks; `shares` is how much of the masters' work each worker gets.
     """
+    if shares is not None:
+        check_shares(plan.aggregation, shares, workers)
     if workers < 1 or hubs < 0 or lanes < 1:
         raise BadInput(f"a job of {workers} workers, {hubs} hubs and {lanes} lanes; one is too few")
     _check_same(plan, tensors)
@@ -173,10 +176,10 @@ def build(
     rows, modes = _cut(plan, tensors, size)
     routes: list[Route] = []
     for mode in sorted(set(modes.tolist())) or [REDUCED]:
-        variant = _variant(plan.aggregation, mode, workers=workers, hubs=hubs, groups=groups)
+        variant = _variant(plan.aggregation, mode, workers=workers, hubs=hubs, groups=groups, shares=shares)
         rows[modes == mode, ROUTE] = len(routes)
         routes += variant
-    _assign(rows, len(variant), lanes)
+    _assign(rows, len(variant), lanes, weights_of(variant, plan.aggregation, shares))
     index = {t.name: i for i, t in enumerate(tensors)}
     sizes = {t.name: t.nbytes for t in tensors}
     outgoing = [t for t in plan.transfers if t.kind != PULL]
@@ -192,20 +195,28 @@ def build(
     )
 
 
-def _variant(aggregation: str, mode: int, *, workers: int, hubs: int, groups: Groups | None) -> list[Route]:
+def _variant(
+    aggregation: str,
+    mode: int,
+    *,
+    workers: int,
+    hubs: int,
+    groups: Groups | None,
+    shares: Sequence[float] | None,
+) -> list[Route]:
     """The pattern's routes for chunks that come back by themselves, when pulled, or when the backward pass is over."""
     if mode == REDUCED:
-        return routes_of(aggregation, workers=workers, hubs=hubs, groups=groups)
+        return routes_of(aggregation, workers=workers, hubs=hubs, groups=groups, shares=shares)
     if aggregation == "hub" or (aggregation == "shuffle" and mode == PULLED):
         return routes_of(aggregation, workers=workers, hubs=hubs, on_request=True)
     if mode == PULLED:
-        return routes_of(aggregation, workers=workers, hubs=hubs, groups=groups)
+        return routes_of(aggregation, workers=workers, hubs=hubs, groups=groups, shares=shares)
     if aggregation == "rack-hubs":
         # A hub has no backward pass of its own that could open a gate.
         raise BadInput(
             "aggregation 'rack-hubs' cannot hold results back until the forward pass; use 'hub' or 'shuffle'"
         )
-    return routes_of(aggregation, workers=workers, hubs=hubs, groups=groups, split=True)
+    return routes_of(aggregation, workers=workers, hubs=hubs, groups=groups, shares=shares, split=True)
 
 
 def _check_same(plan: Plan, tensors: Sequence[TensorSpec]) -> None:
@@ -273,14 +284,14 @@ def _starts(transfers: Sequence[Any], tensors: Sequence[TensorSpec], stride: int
     return pairs[:, 0], pairs[:, 1]
 
 
-def _assign(rows: Ints, routes: int, lanes: int) -> None:
-    """Add the route to the first one of its kind, and fill the lane.
+def _assign(rows: Ints, routes: int, lanes: int, weights: Sequence[float] | None) -> None:
+    """Add the route to the first one of its kind, and fill the lane; routes carry bytes in proportion to `weights`.
 
     Equal chunks that follow each other in urgency alternate, so that all links are busy.
     """
     order = np.lexsort((rows[:, OFFSET], rows[:, TENSOR], rows[:, PUSH_PRIORITY]))
     chosen = np.zeros(len(rows), dtype=np.int64)
-    chosen[order] = spread(rows[order, NBYTES].tolist(), bins=routes)
+    chosen[order] = spread(rows[order, NBYTES].tolist(), bins=routes, weights=weights)
     rows[:, ROUTE] += chosen
     for route in range(routes):
         mine = order[chosen[order] == route]

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dovetail.errors import BadInput
 from dovetail.network.shape import cube, cut, midpoint_parents
 from dovetail.plan.partition import in_turn
-from dovetail.plan.steps import ADD, ASK, COPY, DELIVER, FETCH, FINISH, GATE, OFFER, SEND, Program, Route, Step
+from dovetail.plan.steps import ADD, ASK, COPY, DELIVER, FETCH, FINISH, GATE, OFFER, SEND, Program, Route, Step, root_of
 
 PATTERNS = ("shuffle", "hub", "ring", "halving-doubling", "tree", "bcube", "two-level", "rack-hubs")
+SHARING = ("shuffle", "two-level")  # patterns whose masters can be shared out unevenly
+FINE = 8  # routes a worker in two-level with uneven shares: a share is met to 1 / (8 x workers)
 Groups = Sequence[Sequence[int]]
 
 
@@ -25,6 +27,7 @@ def routes(
     workers: int,
     hubs: int = 0,
     groups: Groups | None = None,
+    shares: Sequence[float] | None = None,
     split: bool = False,
     on_request: bool = False,
     base: int = 4,
@@ -33,6 +36,8 @@ def routes(
     """The routes of the pattern named `aggregation`; workers are nodes 0.., dedicated hubs come after them.
 
     `groups` are the racks of `two-level` and `rack-hubs`; without them, ranks in order are cut into even groups.
+    `shares` say how much of the masters' work each worker gets; shuffle's routes are the same whatever they are, and
+    their weights differ (`weights_of`).
     """
     if workers < 1:
         raise BadInput(f"{workers} workers; give 1 or more")
@@ -54,7 +59,10 @@ def routes(
     if aggregation == "two-level":
         found = groups if groups is not None else cut(everyone, max(1, round(math.sqrt(workers))))
         check_groups(found, workers)
-        return two_level(found, split=split)
+        if shares is None:
+            return two_level(found, split=split)
+        local, between = _by_group(found, shares)
+        return two_level(found, global_weights=between, local_weights=local, count=FINE * workers, split=split)
     if aggregation == "rack-hubs":
         if hubs < 1:
             raise BadInput("aggregation 'rack-hubs' needs a hub per rack and has none; give hubs, or use 'two-level'")
@@ -62,6 +70,28 @@ def routes(
         check_groups(found, workers)
         return rack_hubs(found, servers, exchange=exchange, split=split)
     raise BadInput(f"aggregation {aggregation!r} is unknown; it is one of {', '.join(PATTERNS)}")
+
+
+def check_shares(aggregation: str, shares: Sequence[float], workers: int) -> None:
+    """Raise unless the pattern's masters can be shared out like this."""
+    if aggregation not in SHARING:
+        raise BadInput(f"shares of masters fit {' and '.join(SHARING)}, not aggregation {aggregation!r}")
+    if len(shares) != workers or min(shares) < 0 or not 0 < sum(shares) < math.inf:
+        raise BadInput(f"shares {list(shares)} do not fit {workers} ranks; give each 0 or more, and not all 0")
+
+
+def weights_of(found: Sequence[Route], aggregation: str, shares: Sequence[float] | None) -> list[float] | None:
+    """How many bytes each of the routes is to carry, in proportion; None = all the same."""
+    return None if shares is None or aggregation != "shuffle" else [shares[root_of(route)] for route in found]
+
+
+def _by_group(groups: Groups, shares: Sequence[float]) -> tuple[dict[int, float], list[float]]:
+    """Weights inside the groups and between them; a group whose members want nothing masters its own sums evenly."""
+    between = [sum(shares[node] for node in group) for group in groups]
+    local = {
+        node: shares[node] if total > 0 else 1.0 for group, total in zip(groups, between, strict=True) for node in group
+    }
+    return local, between
 
 
 def check_groups(groups: Groups, workers: int) -> None:

@@ -9,13 +9,13 @@ from importlib.resources import files
 from typing import Any
 
 from dovetail.report.layout import by_node, tracks, zero
-from dovetail.report.summary import Summary, summarize
+from dovetail.report.summary import Summary, decisions, summarize
 from dovetail.report.text import latest, speedup
-from dovetail.timeline import COMPUTE, LANES, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline
+from dovetail.timeline import COMPUTE, DECIDE, LANES, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline
 from dovetail.units import format_bytes, format_seconds
 
 # A row of the picture and the lanes it shows: to compute and to wait for it are one stream.
-_ROWS = ((COMPUTE, (COMPUTE, WAIT)), (UPDATE, (UPDATE,)), (SEND, (SEND,)), (RECEIVE, (RECEIVE,)))
+_ROWS = ((COMPUTE, (COMPUTE, WAIT)), (UPDATE, (UPDATE,)), (SEND, (SEND,)), (RECEIVE, (RECEIVE,)), (DECIDE, (DECIDE,)))
 _MOST_TRACKS = 8
 
 _COLUMNS: tuple[tuple[str, str, Callable[[Summary], str]], ...] = (
@@ -62,7 +62,13 @@ def _drawn(name: str, timeline: Timeline, strings: dict[str, int]) -> dict[str, 
                 rows.append({"node": node, "label": label, "tracks": [_columns(t, begin, strings) for t in shown]})
     bounds = {node: [_micro(t - begin) for t in b] for node, b in timeline.boundaries.items()}
     about = " · ".join(dict.fromkeys(part for part in (timeline.source, timeline.policy) if part and part != name))
-    return {"name": name, "about": about, "notes": timeline.notes, "bounds": bounds, "rows": rows}
+    return {
+        "name": name,
+        "about": about,
+        "notes": [*timeline.notes, *decisions(timeline)],
+        "bounds": bounds,
+        "rows": rows,
+    }
 
 
 def _columns(track: Sequence[Span], begin: float, strings: dict[str, int]) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dovetail.timeline import AFTER, COMPUTE, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline, covered
+from dovetail.timeline import AFTER, COMPUTE, DECIDE, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline, covered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,15 @@ def summarize(timeline: Timeline, *, name: str = "") -> Summary:
         traffic=traffic,
         lateness=_lateness(by_worker),
         link_use=timeline.link_use,
-        notes=timeline.notes,
+        notes=(*timeline.notes, *decisions(timeline)),
     )
+
+
+def decisions(timeline: Timeline) -> list[str]:
+    """What was decided while the run went on; all ranks decide the same, so the first one's words will do."""
+    made = [span for span in timeline.spans if span.lane == DECIDE]
+    first = min((span.node for span in made), default="")
+    return [f"iteration {span.iteration}: {span.name}" for span in made if span.node == first]
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -13,7 +13,7 @@ from dovetail.network.model import Cluster
 from dovetail.plan.policies import policies as known
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.compare import Comparison, rescaled, resized, throughput
-from dovetail.timeline import LANES, Timeline
+from dovetail.timeline import Timeline
 from dovetail.trace.graph import Profile
 from dovetail.units import format_rate, format_seconds
 
@@ -108,7 +108,7 @@ def _gantt(policy: str, timeline: Timeline) -> go.Figure:
     start, end = timeline.boundaries[worker][-2:]
     nodes = [worker, *sorted({s.node for s in timeline.spans} - set(timeline.boundaries))[:1]]
     figure = go.Figure()
-    for lane in LANES:
+    for lane in _COLOURS:
         spans = [s for s in timeline.spans if s.lane == lane and s.node in nodes and s.end > start and s.start < end]
         figure.add_bar(
             orientation="h",

@@ -41,6 +41,7 @@ def distribute(
     update: str = "auto",
     deterministic: bool = False,
     rate: float = 0.0,
+    autotune: bool = False,
     trace: bool = False,
     engine: str = NATIVE,
     options: Options | None = None,
@@ -50,6 +51,7 @@ def distribute(
     `hubs` are addresses of `dovetail hub` (default: DOVETAIL_HUBS, or a shard on every rank); `rate` limits what this
     rank sends, in bytes per second; `update` says where the optimizer runs: "worker", "hub", or "auto"; `engine="c10d"`
     runs the schedule on the process group's own collectives. A DDP model's own reducer sends nothing from here on.
+    `autotune` moves work away from ranks whose links get slow.
     """
     rank, world = check_process_group()
     given = hubs if hubs is not None else [h for h in os.environ.get("DOVETAIL_HUBS", "").split(",") if h.strip()]
@@ -58,6 +60,7 @@ def distribute(
         policy=policy,
         hubs=tuple(h.strip() for h in given),
         aggregation=aggregation,
+        autotune=autotune,
         options=replace(
             base,
             deterministic=deterministic or base.deterministic,

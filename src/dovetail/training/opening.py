@@ -23,6 +23,7 @@ from dovetail.errors import BadInput, DovetailError, Mismatch
 from dovetail.network.measure import route_address
 from dovetail.network.model import Cluster, Link
 from dovetail.plan.choice import FREE
+from dovetail.plan.patterns import SHARING
 from dovetail.plan.policies import make_plan
 from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
@@ -48,10 +49,13 @@ class Setting:
     aggregation: str | None
     options: Options
     engine: str = NATIVE
+    autotune: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in (NATIVE, C10D):
             raise BadInput(f"engine={self.engine!r} is unknown; it is {NATIVE!r} or {C10D!r}")
+        if self.engine == C10D and self.autotune:
+            raise BadInput(f"autotune moves masters, and engine={C10D!r} has none; leave one of them out")
         if self.engine == C10D and (self.hubs or self.aggregation not in (None, "shuffle") or self.options.rate):
             raise BadInput(
                 f"engine={C10D!r} sums in the process group, which has its own pattern and keeps to no rate; "
@@ -137,6 +141,20 @@ class Opener:
         self.free = setting.aggregation == FREE  # the pattern is ours to choose
         self.cluster: Cluster | None = None  # once the network has been looked at
         self.plan = self.make_plan(registration(slots))
+        if setting.autotune:
+            self._check_tunable()
+
+    def _check_tunable(self) -> None:
+        chosen = self.free or self.setting.policy == AUTO  # then a pattern without masters to move is no mistake
+        if self.plan.aggregation not in SHARING and not chosen:
+            raise BadInput(
+                f"autotune moves masters among the ranks, which aggregation {self.plan.aggregation!r} does not have; "
+                f"use {' or '.join(SHARING)}, or leave autotune out"
+            )
+        if self.place != "worker":
+            raise BadInput(
+                "autotune moves masters, but update='hub' keeps their state where it is; use update='worker'"
+            )
 
     def make_plan(self, profile: Profile) -> Plan:
         """The policy's plan for what is known of the model."""
@@ -229,6 +247,6 @@ class Opener:
             tensors=tensors,
             hubs=self.setting.hubs,
             rule=self._rule,
-            options=self.setting.options,
+            options=replace(self.setting.options, every_pair=self.setting.autotune and plan.aggregation in SHARING),
             namespace=f"{self.name}-{self._opened}",
         )

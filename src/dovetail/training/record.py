@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from dovetail.timeline import AFTER, COMPUTE, UPDATE, WAIT, Span, Timeline
+from dovetail.timeline import AFTER, COMPUTE, DECIDE, UPDATE, WAIT, Span, Timeline
 
 
 class Recorder:
@@ -51,6 +51,10 @@ class Recorder:
     def updating(self, count: int) -> AbstractContextManager[None]:
         """Around the optimizer's work on some parameters."""
         return self._span(UPDATE, f"{count} parameters") if self._enabled else nullcontext()
+
+    def deciding(self, reason: str) -> AbstractContextManager[None]:
+        """Around a change of the schedule."""
+        return self._span(DECIDE, reason) if self._enabled else nullcontext()
 
     def step(self, iteration: int) -> None:
         """An iteration ends when `step()` returns, and the next begins."""

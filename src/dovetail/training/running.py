@@ -14,7 +14,9 @@ from torch.optim import Optimizer
 
 from dovetail.engine.session import Session
 from dovetail.errors import DovetailError
+from dovetail.plan.patterns import SHARING
 from dovetail.timeline import Span, Timeline
+from dovetail.training.autotune import Autotune
 from dovetail.training.buffers import broadcast_from_zero
 from dovetail.training.hooks import attach
 from dovetail.training.hub_update import HubUpdate
@@ -28,6 +30,7 @@ from dovetail.training.slots import Slot
 from dovetail.training.solo import Solo
 from dovetail.training.update import WorkerUpdate
 
+LEAST_TUNED = 3  # ranks; two move the same bytes whoever masters what
 _GOODBYE = 5.0  # seconds the last ranks get to fetch what we still have to send
 
 
@@ -61,6 +64,7 @@ class Running:
         self._name = name
         self._engine_spans: list[Span] = []
         self._rounds_before = 0  # the present engine
+        self._autotune: Autotune | None = None
         self._stack = contextlib.ExitStack()
         opener, update = prepared.opener, prepared.update
         session = opener.first(name) if opener is not None else None
@@ -106,7 +110,7 @@ class Running:
         assert opener is not None
         plan = self._replanner.next(rounds, self.job.order.profile)
         if self._replanner.done:
-            self.job.replan = None
+            self.job.replan = self._tune if opener.setting.autotune else None
         if plan is None:
             self.job.follow(opener.plan.order)
             return None
@@ -127,6 +131,18 @@ class Running:
     def until_shut_down(self, context: contextlib.AbstractContextManager[None]) -> None:
         """Enter the context now, and leave it when this ends."""
         self._stack.enter_context(context)
+
+    def _tune(self, rounds: int) -> None:
+        """Share the masters' work out anew where the network has changed; all ranks come here before the same round."""
+        opener, session = self._prepared.opener, self.job.engine
+        assert opener is not None
+        if self._autotune is None:
+            if not isinstance(session, Session) or opener.plan.aggregation not in SHARING or opener.world < LEAST_TUNED:
+                self.job.replan = None
+                return
+            groups = opener.setting.options.groups if opener.plan.aggregation == "two-level" else None
+            self._autotune = Autotune(session, self._prepared.recorder, groups=groups)
+        self._autotune.round_begins(self._rounds_before + rounds)
 
     def timeline(self) -> Timeline:
         """This rank's iterations so far."""

@@ -149,7 +149,7 @@ function section(timeline) {
 }
 
 function legend() {
-  const words = { compute: "compute", update: "update", wait: "wait for parameters", send: "send", receive: "receive" };
+  const words = { compute: "compute", update: "update", wait: "wait for parameters", send: "send", receive: "receive", decide: "schedule changes" };
   return [...lanes.map(lane => {
     const item = Object.assign(document.createElement("span"), { textContent: words[lane] ?? lane });
     item.style.setProperty("--one", `var(--${lane})`);

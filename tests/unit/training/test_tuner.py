@@ -1,0 +1,87 @@
+"""The tuner against a network that is a formula: it triggers, recovers, comes back, and leaves a steady one alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail.plan.tuning import Floats, Shares, Sight, even
+from dovetail.training.tuning import Decision, Tuner
+
+NODES = 8
+
+
+def traffic(shares: Shares) -> Floats:
+    """Everyone sends its gradients to the masters, and the masters their results to everyone."""
+    found = np.array([[shares[j] + shares[i] for j in range(NODES)] for i in range(NODES)])
+    np.fill_diagonal(found, 0.0)
+    return found * 1e6
+
+
+class Formula:
+    """Rounds of shuffle over links of these speeds; every rank hears of a round one round later."""
+
+    def __init__(self, *, seed: int = 0, noise: float = 0.03) -> None:
+        self.speed = np.ones(NODES)
+        self.tuner = Tuner(even(NODES), groups=None, traffic=traffic)
+        self.times: list[float] = []
+        self.decisions: list[Decision] = []
+        self._random, self._noise = np.random.default_rng(seed), noise
+        self._told: Sight | None = None
+
+    def best(self) -> float:
+        """What the best shares for the present speeds take; a slow node's own gradients take longest here."""
+        return min(self._seconds(shares) for shares in (even(NODES), (1 / 7,) * 7 + (0.0,)))
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            if self._told is not None and (decision := self.tuner.observe(self._told)) is not None:
+                self.decisions.append(decision)
+            seconds = self._seconds(self.tuner.shares) * float(self._random.normal(1.0, self._noise))
+            self.times.append(seconds)
+            rates = np.minimum.outer(self.speed, self.speed) * self._random.uniform(0.7, 1.3, (NODES, NODES))
+            self._told = Sight(seconds=seconds, rates=rates * 1e7, trips=np.full(NODES, 1e-3))
+
+    def _seconds(self, shares: Shares) -> float:
+        return max((1 + share * (NODES - 2)) / speed for share, speed in zip(shares, self.speed, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cut_link_and_its_return(seed: int) -> None:
+    network = Formula(seed=seed)
+    for speed in (1.0, 0.4, 1.0, 0.4, 1.0):
+        network.speed[7] = speed
+        network.run(25)
+        network.run(15)
+        assert np.median(network.times[-15:]) <= network.best() / 0.9
+    assert network.tuner.shares == even(NODES), "balanced at the end"
+    assert all(decision.reason for decision in network.decisions)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_steady_network_is_left_alone(seed: int) -> None:
+    network = Formula(seed=seed, noise=0.06)
+    network.run(300)
+    assert network.decisions == []
+
+
+def test_late_rounds_now_and_then_change_nothing() -> None:
+    tuner = Tuner(even(NODES), groups=None, traffic=traffic)
+    for number in range(200):
+        seconds = 5.0 if number % 10 == 9 else 1.0  # an evaluation, a checkpoint
+        assert tuner.observe(Sight(seconds=seconds, rates=np.ones((NODES, NODES)), trips=np.zeros(NODES))) is None
+
+
+def test_a_slower_computation_is_no_reason_to_move_anything() -> None:
+    tuner = Tuner(even(NODES), groups=None, traffic=traffic)
+    made = [
+        decision
+        for number in range(60)
+        if (
+            decision := tuner.observe(
+                Sight(seconds=1.0 if number < 20 else 2.0, rates=np.ones((NODES, NODES)), trips=np.zeros(NODES))
+            )
+        )
+    ]
+    assert [decision.shares for decision in made] == [None]
+    assert "no rank's link stands out" in made[0].reason
