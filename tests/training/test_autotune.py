@@ -18,7 +18,7 @@ from dovetail.timeline import DECIDE
 from dovetail.training import shutdown, timeline
 from dovetail.training import tuning as machine
 
-STEPS = 26
+STEPS = 22
 GROUPS = Options(groups=((0, 3), (1, 2)), chunk_bytes=1024)
 CASES: dict[str, dict[str, Any]] = {
     "shuffle": {"options": Options(chunk_bytes=1024)},

@@ -173,3 +173,27 @@ class OverheadReply:
     params: int = 0
     nbytes: int = 0
     batch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePost:
+    """A worker's place in `bench autotune`."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOrder:
+    """So many steps with autotune, or with the masters' work shared out like this (None = evenly)."""
+
+    tuned: bool
+    steps: int
+    shares: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneReply:
+    """When steps began and the last one ended, and the bytes each rank sends in one; empty as first words."""
+
+    instants: tuple[float, ...] = ()
+    loads: tuple[float, ...] = ()

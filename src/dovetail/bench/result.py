@@ -170,3 +170,37 @@ class Timing:
     what: str
     count: int
     seconds: float
+
+
+ENOUGH = 0.9  # of the best fixed schedule's speed: training has recovered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateResult:
+    """One state of the network: a step untuned, under the best fixed schedule, and tuned after the grace."""
+
+    state: str
+    untuned_s: float
+    best_s: float
+    best: str
+    tuned_s: Times
+    of_best: float  # share of the best fixed schedule's speed
+    recovered_after: int | None  # steps; None = it never was
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutotuneResult:
+    """`bench autotune`; `balance` is the most over the least bytes that a rank sends at the end."""
+
+    bench: str
+    model: str
+    workers: int
+    rate: float
+    measured_rate: float
+    bytes: int
+    cut: float
+    grace: int
+    states: tuple[StateResult, ...]
+    steady_ratio: Times  # tuned over untuned
+    balance: float
+    notes: tuple[str, ...] = ()

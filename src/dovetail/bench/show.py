@@ -15,7 +15,9 @@ from rich.text import Text
 from dovetail.bench.grid import GridResult, error_of, verdict
 from dovetail.bench.planning import PlanningResult, growth
 from dovetail.bench.result import (
+    ENOUGH,
     AllreduceResult,
+    AutotuneResult,
     OverheadResult,
     PullResult,
     SystemResult,
@@ -27,7 +29,16 @@ from dovetail.errors import BadInput
 from dovetail.plan.policies import AUTO
 from dovetail.units import format_bytes, format_rate, format_seconds
 
-Result = TrainResult | GridResult | AllreduceResult | UrgentResult | PullResult | OverheadResult | PlanningResult
+Result = (
+    TrainResult
+    | GridResult
+    | AllreduceResult
+    | UrgentResult
+    | PullResult
+    | OverheadResult
+    | PlanningResult
+    | AutotuneResult
+)
 ROOM = 13  # characters of a row's name beside which all columns fit a terminal
 
 
@@ -167,6 +178,35 @@ def planning_table(result: PlanningResult) -> Group:
     return Group(rows, curve)
 
 
+def autotune_table(result: AutotuneResult) -> Group:
+    """A row for each state after a change, then the steady network and the balance."""
+    title = (
+        f"{result.model}, {format_bytes(result.bytes)}, {result.workers} workers, {format_rate(result.rate)} "
+        f"(one stream gets {format_rate(result.measured_rate)}); one link cut to {result.cut:.0%}, then restored"
+    )
+    table = _table(
+        ("state",), ("untuned", "best fixed", "", "tuned", "min to max", "of best", f"steps to {ENOUGH:.0%}")
+    )
+    for row in result.states:
+        table.add_row(
+            row.state,
+            format_seconds(row.untuned_s),
+            format_seconds(row.best_s),
+            row.best,
+            format_seconds(row.tuned_s.median),
+            _range(row.tuned_s),
+            f"{row.of_best:.0%}",
+            "never" if row.recovered_after is None else str(row.recovered_after),
+        )
+    ratio = result.steady_ratio
+    steady = f"steady network: tuned / untuned {ratio.median:.3f} ({ratio.min:.3f} to {ratio.max:.3f})"
+    return Group(
+        _under(title, table, ()),
+        Text(f"{steady}; bytes sent at the end, most / least: {result.balance:.3f}"),
+        *(Text(f"note: {note}") for note in result.notes),
+    )
+
+
 @contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
     """Progress on standard error: a line that changes on a terminal, else one line a step."""
@@ -192,6 +232,8 @@ def table_of(result: Result) -> Group:
             return overhead_table(result)
         case PlanningResult():
             return planning_table(result)
+        case AutotuneResult():
+            return autotune_table(result)
 
 
 def give(result: Result, json: str | None) -> None:

@@ -9,6 +9,8 @@ import typer
 
 from dovetail.bench.allreduce import SYSTEMS as SUMMING
 from dovetail.bench.allreduce import bench_allreduce
+from dovetail.bench.autotune import Setup as AutotuneSetup
+from dovetail.bench.autotune import bench_autotune
 from dovetail.bench.grid import bench_grid, earlier, predicted_again
 from dovetail.bench.models import published
 from dovetail.bench.orders import Workload
@@ -42,7 +44,7 @@ Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write 
 def register(app: typer.Typer) -> None:
     """Add the verb and its commands."""
     bench = typer.Typer(no_args_is_help=True, help="Measure training or all-reduce beside PyTorch DDP and Gloo.")
-    for command in (train, grid, allreduce, urgent, pull, overhead, planning):
+    for command in (train, grid, allreduce, urgent, pull, overhead, planning, autotune):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
@@ -218,6 +220,34 @@ def planning(json: Json = None) -> None:
     """
     with telling() as tell:
         result = bench_planning(tell=tell)
+    give(result, json)
+
+
+def autotune(
+    model: Model = "vgg19",
+    scale: Scale = 0.006,
+    workers: Workers = 8,
+    rate: Rate = "200mbit",
+    compute: Annotated[str, typer.Option(help="seconds an iteration")] = "0",
+    cut: Annotated[float, typer.Option(help="what is left of one host's rate")] = 0.4,
+    steps: Annotated[int, typer.Option(help="steps after each change")] = 40,
+    grace: Annotated[int, typer.Option(help="steps in which training may recover")] = 25,
+    json: Json = None,
+) -> None:
+    """Cut one host's link in mid-training and restore it, beside the best fixed schedule for each state.
+
+    Example: dovetail bench autotune --workers 8 --rate 200mbit --cut 0.4
+    """
+    published(model)
+    setup = AutotuneSetup(
+        workload=Workload(model=model, scale=scale, compute=parse_seconds(compute)),
+        site=_site(workers, rate, None, 1, "0", None),
+        cut=cut,
+        steps=steps,
+        grace=grace,
+    )
+    with telling() as tell:
+        result = bench_autotune(setup, tell=tell)
     give(result, json)
 
 

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 from torch.optim import Optimizer
 
-from dovetail.engine.session import Options
+from dovetail.engine.session import Options, Session
+from dovetail.engine.traffic import traffic
 from dovetail.errors import BadInput
 from dovetail.plan.policies import policies
 from dovetail.timeline import Timeline
@@ -161,6 +163,12 @@ def timeline(model: torch.nn.Module) -> Timeline:
 def gather_timeline(model: torch.nn.Module) -> Timeline | None:
     """All ranks' timelines on one clock, on rank 0 (None elsewhere); every rank calls it."""
     return gather(timeline(model))
+
+
+def loads(model: torch.nn.Module) -> list[float]:
+    """Bytes that each rank sends in a step by the schedule in force; all 0 where no engine of ours sends."""
+    engine = _of(model)[0].job.engine
+    return traffic(engine.table).sum(axis=1).tolist() if isinstance(engine, Session) else [0.0] * dist.get_world_size()
 
 
 def shutdown(model: torch.nn.Module) -> None:
