@@ -28,15 +28,25 @@ def train(rank: int, size: int, port: int) -> dict[str, Any]:
     for _ in range(STEPS):
         if rank == 1:
             time.sleep(LATE)  # a slow loader, say
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(torch.randn(8, 8)), torch.zeros(8, 3)).backward()
-        optimizer.step()
+        iterate(model, optimizer)
     with urllib.request.urlopen(f"http://127.0.0.1:{port + rank}/metrics", timeout=10) as page:
         text = page.read().decode()
     found = dovetail.stats()
     size_of = sum(p.numel() * p.element_size() for p in model.parameters())
     dovetail.shutdown(model)
-    return {"stats": found, "text": text, "bytes": size_of}
+    dovetail.distribute(model, optimizer, engine="c10d")
+    for _ in range(3):
+        iterate(model, optimizer)
+    model.state_dict()  # complete when it returns
+    over_gloo = dovetail.stats(model)
+    dovetail.shutdown(model)
+    return {"stats": found, "text": text, "bytes": size_of, "over_gloo": over_gloo}
+
+
+def iterate(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(torch.randn(8, 8)), torch.zeros(8, 3)).backward()
+    optimizer.step()
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +77,14 @@ def test_what_was_sent_is_counted_by_priority(outcomes: list[dict[str, Any]]) ->
         assert len(stats.sent) > 2
         assert stats.communication_total_s >= 0.5 * sum(stats.sent.values()) / 20e6
         assert stats.replans in (0, 1)
+
+
+def test_a_process_groups_collectives_are_counted_as_well(outcomes: list[dict[str, Any]]) -> None:
+    for outcome in outcomes:
+        stats = outcome["over_gloo"]
+        assert (stats.iterations, stats.world) == (3, 2)
+        assert sum(stats.sent.values()) > 0
+        assert stats.communication_total_s > 0
 
 
 def test_prometheus_finds_it_on_a_port_of_each_rank(outcomes: list[dict[str, Any]]) -> None:
