@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dovetail.trace.record import trace
     from dovetail.training import collective
     from dovetail.training.distribute import distribute, gather_timeline, no_sync, shutdown, stats
+    from dovetail.training.reorder import reorder
 else:
     # Callable packages (see calls.py); the rest is imported at first use, so that planning needs no torch.
     from dovetail import plan, simulate, trace
@@ -34,6 +35,7 @@ _LATER = {
     "no_sync": "dovetail.training",
     "rank_order": "dovetail.network.rank_order",
     "register_policy": "dovetail.plan.policies",
+    "reorder": "dovetail.training",
     "shutdown": "dovetail.training",
     "stats": "dovetail.training",
 }
@@ -50,6 +52,6 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "BadInput", "Cluster", "DovetailError", "Host", "Link", "Mismatch", "Misuse", "Op", "Param", "PeerLost", "Plan",
     "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "collective", "collective_cost", "distribute",
-    "environment", "gather_timeline", "no_sync", "plan", "rank_order", "register_policy", "shutdown", "simulate",
-    "stats", "trace",
+    "environment", "gather_timeline", "no_sync", "plan", "rank_order", "register_policy", "reorder", "shutdown",
+    "simulate", "stats", "trace",
 ]  # fmt: skip

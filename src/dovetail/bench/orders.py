@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail.bench.bounds import Groups
+from dovetail.network.matrix import ProbeMatrix
 from dovetail.network.model import Link
 from dovetail.timeline import Span
 
@@ -79,6 +80,28 @@ class SumReply:
     """Seconds of each sum; empty as first words."""
 
     seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPost:
+    """A worker's place in `bench rank`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingOrder:
+    """Sum `nbytes` with Gloo this many times, rank r on host `hosts[r]`; without hosts, probe them instead."""
+
+    hosts: tuple[int, ...] = ()
+    nbytes: int = 0
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingReply:
+    """Seconds of each sum, or what the probe found; neither as first words."""
+
+    seconds: tuple[float, ...] = ()
+    matrix: ProbeMatrix | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,35 @@ class AllreduceResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankedOrder:
+    """One order of hosts: what a sum is predicted to take in it, and what it took."""
+
+    name: str  # best, worst, given or random
+    hosts: tuple[int, ...]  # by rank
+    predicted_s: float
+    sum_s: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """`bench rank`; `racks[i]` is where host i stands, `groups` what probing took for racks."""
+
+    bench: str
+    workers: int
+    rate: float
+    uplink: float
+    measured_rate: float
+    nbytes: int
+    racks: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    racks_found: bool  # the groups are the racks exactly
+    orders: tuple[RankedOrder, ...]
+    spearman: float  # predicted against measured, over ten orders evenly spaced by prediction
+    spearman_all: float  # over all orders
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UrgentResult:
     """`bench urgent`: from submission of a small chunk at one host to its arrival at the other, in both orders."""
 

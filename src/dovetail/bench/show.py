@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from dovetail.bench.result import (
     AutotuneResult,
     OverheadResult,
     PullResult,
+    RankResult,
     SystemResult,
     Times,
     TrainResult,
@@ -33,6 +35,7 @@ Result = (
     TrainResult
     | GridResult
     | AllreduceResult
+    | RankResult
     | UrgentResult
     | PullResult
     | OverheadResult
@@ -126,6 +129,31 @@ def allreduce_table(result: AllreduceResult) -> Group:
             f"{size.median_s / size.bound_s:.2f}x" if size.bound_s else "",
         )
     return _under(title, table, result.notes)
+
+
+def rank_table(result: RankResult) -> Group:
+    """The named orders, the random ones from the fastest to the slowest, and how the best compares."""
+    title = (
+        f"Gloo sums {format_bytes(result.nbytes)} over {result.workers} hosts, {format_rate(result.rate)}, "
+        f"uplinks {format_rate(result.uplink)}"
+    )
+    table = _table(("order", "hosts by rank"), ("predicted", "time", "min to max"))
+    named = [row for row in result.orders if row.name != "random"]
+    drawn = sorted((row for row in result.orders if row.name == "random"), key=lambda row: row.sum_s.median)
+    for row in (*named, *drawn):
+        hosts = " ".join(map(str, row.hosts))
+        table.add_row(
+            row.name, hosts, format_seconds(row.predicted_s), format_seconds(row.sum_s.median), _range(row.sum_s)
+        )
+    best, worst, _ = (row.sum_s.median for row in named)
+    usual = statistics.median(row.sum_s.median for row in drawn)
+    groups = " | ".join(" ".join(map(str, members)) for members in result.groups)
+    lines = (
+        f"groups by probing: {groups} ({'the racks exactly' if result.racks_found else 'NOT the racks'})",
+        f"best is {worst / best:.2f}x as fast as worst, {usual / best:.2f}x as the median of random",
+        f"Spearman of predicted and measured: {result.spearman:.2f} over ten orders, {result.spearman_all:.2f} all",
+    )
+    return Group(_under(title, table, result.notes), *(Text(line) for line in lines))
 
 
 def urgent_table(result: UrgentResult) -> Group:
@@ -224,6 +252,8 @@ def table_of(result: Result) -> Group:
             return grid_table(result)
         case AllreduceResult():
             return allreduce_table(result)
+        case RankResult():
+            return rank_table(result)
         case UrgentResult():
             return urgent_table(result)
         case PullResult():

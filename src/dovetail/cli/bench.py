@@ -17,6 +17,7 @@ from dovetail.bench.orders import Workload
 from dovetail.bench.overhead import bench_overhead
 from dovetail.bench.planning import bench_planning
 from dovetail.bench.pull import ORDERS, bench_pull
+from dovetail.bench.rank import bench_rank
 from dovetail.bench.show import give, telling
 from dovetail.bench.stage import Site
 from dovetail.bench.systems import SYSTEMS as TRAINING
@@ -44,7 +45,7 @@ Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write 
 def register(app: typer.Typer) -> None:
     """Add the verb and its commands."""
     bench = typer.Typer(no_args_is_help=True, help="Measure training or all-reduce beside PyTorch DDP and Gloo.")
-    for command in (train, grid, allreduce, urgent, pull, overhead, planning, autotune):
+    for command in (train, grid, allreduce, rank, urgent, pull, overhead, planning, autotune):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
@@ -152,6 +153,27 @@ def allreduce(
     with telling() as tell:
         nbytes = [parse_bytes(size) for size in sizes.split(",")]
         result = bench_allreduce(site, sizes=nbytes, systems=systems.split(","), tell=tell)
+    give(result, json)
+
+
+def rank(
+    size: Annotated[str, typer.Option(help="of the tensor")] = "16MiB",
+    orders: Annotated[int, typer.Option(help="random orders")] = 20,
+    times: Annotated[int, typer.Option(help="sums in each order")] = 3,
+    workers: Workers = 8,
+    rate: Rate = "500mbit",
+    racks: Racks = 2,
+    uplink: Uplink = "500mbit",
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Probe and group hosts in mixed racks, and time unmodified Gloo with ranks in the best, worst and random orders.
+
+    Example: dovetail bench rank --workers 8 --racks 2 --uplink 500mbit
+    """
+    site = _site(workers, rate, None, racks, uplink, seed)
+    with telling() as tell:
+        result = bench_rank(site, nbytes=parse_bytes(size), orders=orders, times=times, seed=seed, tell=tell)
     give(result, json)
 
 

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from dovetail import codec
 from dovetail.errors import BadInput
-from dovetail.network.collective import Prices, algorithm_name, cost_model
+from dovetail.network.collective import algorithm_name
 from dovetail.network.hostfile import read_hosts
 from dovetail.network.matrix import ProbeMatrix
-from dovetail.network.rank_order import rank_order
-from dovetail.units import format_seconds, parse_bytes, parse_seconds
-
-RANDOM_ORDERS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOrder:
-    """The order found, and what the collective is predicted to cost in it and in others (seconds)."""
-
-    algorithm: str
-    hosts: tuple[str, ...]  # by rank
-    order: tuple[int, ...]  # rank -> line of the host list, from 0
-    cost: float
-    given: float
-    random: float  # mean of many random orders
+from dovetail.network.ranking import best_ranking
+from dovetail.units import parse_bytes, parse_seconds
 
 
 def register(app: typer.Typer) -> None:
@@ -55,19 +39,8 @@ def rank(
     if not matrix.exists():
         raise BadInput(f"no matrix at {matrix}; measure it with `dovetail probe {hosts} -o {matrix}`")
     costs = codec.load(ProbeMatrix, matrix).only(listed.hosts)
-    order = rank_order(costs, name, size=nbytes, base=base, time_limit=parse_seconds(time_limit), seed=seed)
-    count, rng = len(order), np.random.default_rng(seed)
-    tried = np.array([order, range(count), *(rng.permutation(count) for _ in range(RANDOM_ORDERS))], dtype=np.intp)
-    prices = cost_model(Prices(costs), algorithm=name, size=nbytes, base=base)(tried)[0]
-    found = RankOrder(
-        algorithm=name,
-        hosts=tuple(listed.hosts[node] for node in order),
-        order=tuple(order),
-        cost=float(prices[0]),
-        given=float(prices[1]),
-        random=float(prices[2:].mean()),
-    )
-    text = listed.reordered(order)
+    found = best_ranking(costs, algorithm=name, size=nbytes, base=base, time_limit=parse_seconds(time_limit), seed=seed)
+    text = listed.reordered(found.order)
     if output is not None:
         try:
             output.write_text(text)
@@ -78,13 +51,4 @@ def rank(
     if json != "-":
         if output is None:
             typer.echo(text, nl=False)
-        typer.echo(_summary(found), err=output is None)
-
-
-def _summary(found: RankOrder) -> str:
-    """One line: predicted cost, and the gain over the given order and over a random one."""
-    gains = [f"{other / found.cost:.2f}x" if found.cost else "1.00x" for other in (found.given, found.random)]
-    return (
-        f"{found.algorithm}, {len(found.hosts)} hosts: predicted {format_seconds(found.cost)}; "
-        f"{gains[0]} faster than the given order, {gains[1]} than a random one"
-    )
+        typer.echo(str(found), err=output is None)

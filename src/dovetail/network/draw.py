@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.network.embed import embed
-from dovetail.network.group import Grouping
+from dovetail.network.collective import Floats
+from dovetail.network.embed import embed, without_outliers
+from dovetail.network.group import Grouping, silhouette
 from dovetail.network.matrix import ProbeMatrix
 
 
@@ -30,7 +31,7 @@ def probe_page(matrix: ProbeMatrix, grouping: Grouping) -> str:
             row=1,
             col=column,
         )
-    points = embed(matrix.latency).points
+    points = embed(_clearest(matrix, grouping)).points
     for number, members in enumerate(grouping.groups):
         figure.add_trace(
             go.Scatter(
@@ -46,3 +47,10 @@ def probe_page(matrix: ProbeMatrix, grouping: Grouping) -> str:
         )
     figure.update_layout(title=f"{len(hosts)} hosts in {len(grouping.groups)} groups", template="plotly_white")
     return str(figure.to_html(include_plotlyjs=True))
+
+
+def _clearest(matrix: ProbeMatrix, grouping: Grouping) -> Floats:
+    """Of latency and inverse bandwidth, the one that shows the groups: racks may differ in one alone."""
+    label = {node: number for number, members in enumerate(grouping.groups) for node in members}
+    labels = [label[node] for node in range(len(matrix.hosts))]
+    return max(matrix.distances(), key=lambda apart: silhouette(without_outliers(apart), labels))

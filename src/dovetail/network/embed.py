@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from dovetail.errors import BadInput
 from dovetail.network.collective import Floats
+from dovetail.network.matrix import ProbeMatrix
 
 STEPS = 400
 STARTS = 3
@@ -136,6 +137,14 @@ def affinity_accuracy(distances: ArrayLike, places: Sequence[Sequence[object]]) 
     if total == 0:
         raise BadInput("the places do not tell any node nearer than another; give racks, rows or clusters")
     return right / total
+
+
+def accuracies(matrix: ProbeMatrix, places: Sequence[Sequence[object]]) -> dict[str, tuple[float, float]]:
+    """PAIA of what was probed, and of its embedding: by latency, and by bandwidth if there is any."""
+    return {
+        what: (affinity_accuracy(probes, places), affinity_accuracy(embed(probes).distances(), places))
+        for what, probes in zip(("latency", "bandwidth"), matrix.distances(), strict=False)
+    }
 
 
 def _common(a: Sequence[object], b: Sequence[object]) -> int:

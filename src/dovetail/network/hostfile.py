@@ -19,7 +19,7 @@ class HostFile:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The name of each host: what stands before `:port`, ` slots=4` or ` 12400`."""
-        return tuple(self.lines[i].split()[0].rsplit(":", 1)[0] for i in self.places)
+        return tuple(_name(self.lines[i].split()[0]) for i in self.places)
 
     def reordered(self, order: Sequence[int]) -> str:
         """The text with host lines in the new order; comments and empty lines stay where they are."""
@@ -27,6 +27,11 @@ class HostFile:
         for place, rank in zip(self.places, order, strict=True):
             lines[place] = self.lines[self.places[rank]]
         return "\n".join(lines) + "\n"
+
+
+def _name(word: str) -> str:
+    """Without its port; a bare IPv6 address has colons of its own."""
+    return word.rsplit(":", 1)[0] if word.count(":") == 1 or "]:" in word else word
 
 
 def parse_hosts(text: str, *, source: str = "the host list") -> HostFile:
@@ -44,8 +49,21 @@ def parse_hosts(text: str, *, source: str = "the host list") -> HostFile:
 
 def read_hosts(path: str | Path) -> HostFile:
     """The host list in a file."""
+    return parse_hosts(_text(path), source=str(path))
+
+
+def read_places(path: str | Path, hosts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Where each of the hosts stands, from lines like `node7 datacenter1 row2 rack3`: the widest place first."""
+    listed = parse_hosts(_text(path), source=str(path))
+    places = {name: tuple(listed.lines[i].split()[1:]) for name, i in zip(listed.hosts, listed.places, strict=True)}
+    missing = [host for host in hosts if not places.get(host)]
+    if missing:
+        raise BadInput(f"{path} does not say where {missing[0]!r} stands; write `{missing[0]} ROW RACK`")
+    return [places[host] for host in hosts]
+
+
+def _text(path: str | Path) -> str:
     try:
-        text = Path(path).read_text()
+        return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read the host list {path}: {getattr(error, 'strerror', None) or error}") from None
-    return parse_hosts(text, source=str(path))

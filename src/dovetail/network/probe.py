@@ -52,6 +52,11 @@ class Effort:
             )
 
 
+def passes_for(nodes: int) -> int:
+    """How often to probe a pair, so that it meets others on its way: with few hosts, chance decides who they are."""
+    return max(3, min(8, round(48 / nodes)))
+
+
 def matchings(nodes: int) -> list[list[tuple[int, int]]]:
     """Rounds of disjoint pairs in which every pair meets once: n - 1 rounds, or n when n is odd."""
     if nodes < 2:

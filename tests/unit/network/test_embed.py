@@ -7,7 +7,8 @@ import pytest
 from datacenters import places, probes
 
 from dovetail.errors import BadInput
-from dovetail.network.embed import affinity_accuracy, embed, without_outliers
+from dovetail.network.embed import accuracies, affinity_accuracy, embed, without_outliers
+from dovetail.network.matrix import ProbeMatrix
 
 
 def gain(seed: int, noise: float, alpha: float) -> float:
@@ -76,6 +77,17 @@ def test_affinity_accuracy_counts_comparable_triplets() -> None:
         affinity_accuracy(np.zeros((2, 2)), [("a", 0), ("a", 1)])
     with pytest.raises(BadInput, match="do not fit"):
         affinity_accuracy(np.zeros((3, 3)), [("a", 0), ("a", 1)])
+
+
+def test_accuracies_are_of_what_was_probed_and_of_the_map() -> None:
+    where = places(16, 0)
+    latency = probes(where, 0, noise=0.3)
+    matrix = ProbeMatrix.from_arrays([str(i) for i in range(16)], latency)
+    (raw, embedded) = accuracies(matrix, where)["latency"]
+    assert raw == affinity_accuracy(np.maximum(latency, latency.T), where)
+    assert embedded > raw
+    with_bandwidth = ProbeMatrix.from_arrays(matrix.hosts, latency, 1 / (latency + np.eye(16)))
+    assert list(accuracies(with_bandwidth, where)) == ["latency", "bandwidth"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -11,7 +11,7 @@ import pytest
 from dovetail import codec
 from dovetail.cli.main import run
 from dovetail.errors import BadInput
-from dovetail.network.hostfile import parse_hosts, read_hosts
+from dovetail.network.hostfile import parse_hosts, read_hosts, read_places
 from dovetail.network.matrix import ProbeMatrix
 
 LIST = "# my cluster\nnode-a slots=4\nnode-b:29500\n\n10.0.0.3 12400\n"
@@ -21,6 +21,18 @@ def test_names_and_reordering() -> None:
     found = parse_hosts(LIST)
     assert found.hosts == ("node-a", "node-b", "10.0.0.3")
     assert found.reordered([2, 0, 1]) == "# my cluster\n10.0.0.3 12400\nnode-a slots=4\n\nnode-b:29500\n"
+
+
+def test_ports_are_no_part_of_a_name_and_colons_of_ipv6_are() -> None:
+    assert parse_hosts("[fe80::1]:29500\nfe80::2\n").hosts == ("[fe80::1]", "fe80::2")
+
+
+def test_places_are_found_for_every_host(tmp_path: Path) -> None:
+    (tmp_path / "truth").write_text("a row1 rack1\nb row1 rack2\nc\n")
+    assert read_places(tmp_path / "truth", ["b", "a"]) == [("row1", "rack2"), ("row1", "rack1")]
+    for host in ("c", "d"):
+        with pytest.raises(BadInput, match=f"does not say where '{host}' stands"):
+            read_places(tmp_path / "truth", ["a", host])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from dovetail.network.probe import (
     assemble,
     combine,
     matchings,
+    passes_for,
     probe_all,
     probe_pair,
     schedule,
@@ -180,3 +181,7 @@ def test_page_shows_every_host_and_group() -> None:
 def test_bad_effort() -> None:
     with pytest.raises(BadInput, match="0 echoes"):
         Effort(echoes=0)
+
+
+def test_few_hosts_are_probed_more_often() -> None:
+    assert [passes_for(n) for n in (2, 8, 16, 500)] == [8, 6, 3, 3]
