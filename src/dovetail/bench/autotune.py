@@ -15,9 +15,10 @@ from dovetail.errors import BadInput
 from dovetail.lab import Lab
 from dovetail.plan.tuning import fill
 
-WARMUP = 3  # steps of a schedule that do not count
-STATIC = 8  # steps by which a fixed schedule is judged
-TURNS, TURN = 3, 8  # tuned and untuned training in turns on the steady network: so often, so many steps
+WARMUP = 2  # steps of a schedule that do not count
+STATIC = 6  # steps by which a fixed schedule is judged
+TURNS, TURN = 2, 6  # tuned and untuned training in turns on the steady network: so often, so many steps
+BEFORE = 12  # tuned steps before the cut
 WINDOW = 3  # steps whose median says whether it has
 SAID = "dovetail: "
 
@@ -55,11 +56,11 @@ def bench_autotune(setup: Setup, *, tell: Tell = lambda _: None) -> AutotuneResu
             run = _Run(crew, tell)
             steady = _steady(run)
             schedules = _schedules(site.workers, victim, setup.cut)
-            fixed_whole = {name: run.fixed(name, shares) for name, shares in schedules.items()}
+            fixed_whole = {name: run.fixed(name, schedules[name]) for name in ("even", "filled")}
             lab.set_rate(victim, site.rate * setup.cut)
             fixed_cut = {name: run.fixed(name, shares) for name, shares in schedules.items()}
             lab.set_rate(victim, site.rate)
-            run.steps("tuned, before the cut", TuneOrder(tuned=True, steps=setup.grace))
+            run.steps("tuned, before the cut", TuneOrder(tuned=True, steps=BEFORE))
             lab.set_rate(victim, site.rate * setup.cut)
             cut = run.steps("tuned, after the cut", TuneOrder(tuned=True, steps=setup.steps))
             lab.set_rate(victim, site.rate)

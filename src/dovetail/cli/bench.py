@@ -247,12 +247,12 @@ def planning(json: Json = None) -> None:
 
 def autotune(
     model: Model = "vgg19",
-    scale: Scale = 0.006,
+    scale: Scale = 0.02,
     workers: Workers = 8,
     rate: Rate = "200mbit",
     compute: Annotated[str, typer.Option(help="seconds an iteration")] = "0",
     cut: Annotated[float, typer.Option(help="what is left of one host's rate")] = 0.4,
-    steps: Annotated[int, typer.Option(help="steps after each change")] = 40,
+    steps: Annotated[int, typer.Option(help="steps after each change")] = 36,
     grace: Annotated[int, typer.Option(help="steps in which training may recover")] = 25,
     json: Json = None,
 ) -> None:

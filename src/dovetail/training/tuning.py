@@ -5,7 +5,6 @@ All ranks are told the same, so all decide the same without asking each other.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,9 +16,9 @@ from dovetail.units import format_seconds
 
 CHANGED = 1.2  # times faster or slower than before: the trigger
 REFERENCE = 5  # rounds that say how fast training is
-RECENT = 3  # rounds that say how fast it is now; one that is late for another reason does not count
+RECENT = 3  # rounds that say how fast it is now
 STALE = 2  # sights after a change: one of the round before it, and one of the round that paid for it
-LOOK = 2  # rounds by which shares are judged
+LOOK = 3  # rounds by which shares are judged
 HOPELESS = 1.3  # times the best: shares that are given up after one round
 BETTER = 0.99  # a fine move stays if a round takes less than this share of the best
 EVEN_BONUS = 1.03  # even shares are kept if they are at most this much slower than the best
@@ -68,11 +67,12 @@ class Tuner:
     def _watch(self) -> Decision | None:
         if not self._before:
             if len(self._seen) == REFERENCE:
-                self._before = statistics.median(s.seconds for s in self._seen)
+                self._before = min(s.seconds for s in self._seen)
             return None
         del self._seen[:-RECENT]
-        now = statistics.median(s.seconds for s in self._seen)
-        if not self._differs(now):
+        ordered = sorted(s.seconds for s in self._seen)
+        # Slower if every round is; faster if most are, since some are always late.
+        if not ordered[0] > self._before * CHANGED and not ordered[len(ordered) // 2] < self._before / CHANGED:
             return None
         together = _mean([s for s in self._seen if self._differs(s.seconds)])  # not the rounds before the change
         changed = f"a round took {format_seconds(self._before)} and takes {format_seconds(together.seconds)}"
@@ -159,9 +159,9 @@ class Tuner:
 
 
 def _mean(sights: list[Sight]) -> Sight:
-    """Several rounds as one; seconds by their median, as a single round may be late for another reason."""
+    """Several rounds as one; the shortest tells what a schedule can do, since other things only make rounds late."""
     return Sight(
-        seconds=statistics.median(s.seconds for s in sights),
+        seconds=min(s.seconds for s in sights),
         rates=np.mean([s.rates for s in sights], axis=0),
         trips=np.mean([s.trips for s in sights], axis=0),
     )
