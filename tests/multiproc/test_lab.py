@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import BadInput
-from dovetail.lab import Lab, environment, measure_rate
+from dovetail.lab import Lab, busy, environment, measure_rate
 from dovetail.lab.run import run
 
 pytestmark = pytest.mark.lab
@@ -56,6 +56,13 @@ def test_a_stream_gets_its_rate_and_a_changed_rate() -> None:
         lab.set_rate(1, 0)
         lab.set_rate(0, 0)
         assert measure_rate(lab, 0, 1, seconds=0.3) > 30e6
+
+
+def test_busy_links_leave_a_stream_a_share_and_are_free_afterwards() -> None:
+    with Lab(2, 20e6) as lab:
+        with busy(lab, 2):
+            assert measure_rate(lab, 0, 1, seconds=1.0) < 0.8 * 20e6
+        carries(lab, 0, 1, 20e6)
 
 
 def test_a_rack_uplink_is_narrow_and_the_rack_is_not() -> None:

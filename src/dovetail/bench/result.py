@@ -34,7 +34,7 @@ class SystemResult:
     workers: int
     iteration_s: Times
     floor_s: float
-    paced_s: float  # the same where all wait for the slowest in every iteration, as they do when they train together
+    paced_s: float  # the slowest worker's, with busy links: what each iteration takes before it waits for transfers
     bound_s: float
     alpha: float | None  # None where there is nothing to overlap, or the links could not be watched
     cpu_idle: float

@@ -13,7 +13,7 @@ from dovetail.bench.orders import Order, Post, Ready, Reply, Workload
 from dovetail.bench.result import SystemResult, Times
 from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import ALONE, System
-from dovetail.lab import Watch, link_spans
+from dovetail.lab import Watch, busy, link_spans
 from dovetail.plan.policies import AUTO
 from dovetail.timeline import Timeline
 
@@ -89,6 +89,11 @@ class Run(Crew):
     def alone(self) -> Timeline:
         """Some iterations that compute and update, and nothing travels."""
         return self.burst(self._order(ALONE, TRIAL))
+
+    def disturbed(self) -> Timeline:
+        """The same with full links: hosts of a lab share their cores with its network."""
+        with busy(self._stage.lab, self.workers if self._stage.shaped else 0):
+            return self.burst(self._order(ALONE, 2 * TRIAL))
 
     def burst(self, order: Order) -> Timeline:
         """Run an order; ranks that end with different weights make the run worthless."""

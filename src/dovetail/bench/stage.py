@@ -39,6 +39,11 @@ class Stage:
     notes: tuple[str, ...]
     site: Site
 
+    @property
+    def shaped(self) -> bool:
+        """Whether links keep to a rate, whatever is sent."""
+        return bool(self.site.rate) and not self.limit
+
     def network(self, workers: int) -> Network:
         """Its first `workers` hosts and its hubs, at the rates that data gets."""
         hubs = self.lab.layout.hubs

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dovetail import codec
@@ -20,7 +20,7 @@ from dovetail.errors import BadInput
 from dovetail.lab import available
 from dovetail.timeline import COMPUTE, Timeline
 
-ROUNDS = 2  # systems take turns this often, so that what else the machine does meets them all
+TURNS = 2  # systems take turns this often, so that what else the machine does meets them all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,13 @@ class Setup:
     systems: tuple[System, ...]
     site: Site
     iterations: int = 10
+    turns: int = TURNS
     same_machines: bool = False  # a system with hubs gets that many workers fewer
     predict: bool = False  # simulate each row as well
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise BadInput(f"{self.iterations} iterations; give 1 or more")
+        if self.iterations < 1 or self.turns < 1:
+            raise BadInput(f"{self.iterations} iterations in {self.turns} turns; give 1 or more")
         if self.workload.compute is not None and self.workload.compute < 0:
             raise BadInput(f"compute is {self.workload.compute} s; give 0 or more, or real")
         if not self.workload.scale > 0:
@@ -63,6 +64,28 @@ class Cast:
     runs: list[Run]
     startup: float | None  # seconds, where predictions are asked for
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """Iterations without communication: on their own, and while other streams keep the links busy."""
+
+    alone: list[Timeline] = field(default_factory=list)
+    disturbed: list[Timeline] = field(default_factory=list)
+
+    @property
+    def floor(self) -> float:
+        """Seconds an iteration, each worker for itself."""
+        return statistics.median(seconds for line in self.alone for seconds in progress(line))
+
+    @property
+    def pace(self) -> float:
+        """Seconds an iteration with busy links, in step with the slowest worker."""
+        return max(self.floor, _mean(paces(line) for line in self.disturbed or self.alone))
+
+
+def _mean(lists: Iterable[list[float]]) -> float:
+    return statistics.fmean(seconds for found in lists for seconds in found)
 
 
 def bench_train(setup: Setup, *, tell: Tell = lambda _: None, save: Path | None = None) -> TrainResult:
@@ -102,8 +125,8 @@ def compared(setup: Setup, cast: Cast, *, tell: Tell, save: Path | None = None) 
     floors = _measure(setup, runs, tell)
     if save is not None:
         _save(runs, save, tell)
-    rows = [row for run in runs for row in run.results(*_floors(floors[run.workers]))]
-    computing = _computing(floors[max(floors)][-1])
+    rows = [row for run in runs for row in run.results(floors[run.workers].floor, floors[run.workers].pace)]
+    computing = _computing(floors[max(floors)].alone[-1])
     result = TrainResult(
         bench="train",
         model=setup.workload.model,
@@ -135,12 +158,17 @@ def _run(setup: Setup, stage: Stage, system: System, number: int) -> Run:
     return Run(stage, system, post, workers=workers, number=number)
 
 
-def _measure(setup: Setup, runs: list[Run], tell: Tell) -> dict[int, list[Timeline]]:
+def _measure(setup: Setup, runs: list[Run], tell: Tell) -> dict[int, Floors]:
     """Everybody's iterations that count, in turns; gives the floors by number of workers."""
-    floors: dict[int, list[Timeline]] = {}
-    rounds = min(ROUNDS, setup.iterations)
+    one_of_each = {run.workers: run for run in runs}
+    floors = {workers: Floors() for workers in one_of_each}
+    rounds = min(setup.turns, setup.iterations)
     for turn in range(rounds):
-        _add_floors(floors, runs, tell)
+        for workers, run in one_of_each.items():
+            tell(f"computing alone, {workers} workers")
+            floors[workers].alone.append(run.alone())
+            if setup.predict:
+                floors[workers].disturbed.append(run.disturbed())
         count = setup.iterations * (turn + 1) // rounds - setup.iterations * turn // rounds
         for run in runs:
             for variant in run.variants:
@@ -157,19 +185,6 @@ def _save(runs: list[Run], folder: Path, tell: Tell) -> None:
             tell(f"recording {run.name} {variant}")
             name = run.name if len(run.variants) == 1 else f"{run.name}-{variant}"
             codec.save(from_zero(run.picture(variant)), folder / f"{name}.json")
-
-
-def _add_floors(floors: dict[int, list[Timeline]], runs: list[Run], tell: Tell) -> None:
-    """By number of workers: all compute and update at once, and nothing travels."""
-    for workers, run in {run.workers: run for run in runs}.items():
-        tell(f"computing alone, {workers} workers")
-        floors.setdefault(workers, []).append(run.alone())
-
-
-def _floors(lines: list[Timeline]) -> tuple[float, float]:
-    """Seconds an iteration, each worker for itself, and in step with the slowest."""
-    alone = statistics.median(seconds for line in lines for seconds in progress(line))
-    return alone, max(alone, statistics.fmean(seconds for line in lines for seconds in paces(line)))
 
 
 def _computing(line: Timeline) -> float:

@@ -98,6 +98,7 @@ def grid(
     systems: Systems = "ddp,sharded,auto",
     policy: Annotated[str, typer.Option(help="each of them a row of every dovetail system")] = "fifo,tac,p3,dear",
     iters: Annotated[int, typer.Option(help="iterations that count, per row")] = 4,
+    turns: Annotated[int, typer.Option(help="that the systems take, with their share of the iterations each")] = 1,
     racks: Racks = 1,
     uplink: Uplink = "0",
     json: Json = None,
@@ -120,6 +121,7 @@ def grid(
         systems=chosen(systems.split(","), policy.split(",")),
         site=_site(workers, "0", None, racks, uplink, None),
         iterations=iters,
+        turns=turns,
         predict=True,
     )
     with telling() as tell:

@@ -169,6 +169,11 @@ def build(
         check_shares(plan.aggregation, shares, workers)
     if workers < 1 or hubs < 0 or lanes < 1:
         raise BadInput(f"a job of {workers} workers, {hubs} hubs and {lanes} lanes; one is too few")
+    if plan.keep < 1:
+        raise BadInput(
+            f"the plan lets {plan.keep:.3%} of gradient values travel, but the engine sends all; leave the pass "
+            "'sparsify' out (it is for plans and simulations)"
+        )
     _check_same(plan, tensors)
     size = chunk_bytes or plan.chunk_bytes
     if not 64 <= size <= MAX_CHUNK:

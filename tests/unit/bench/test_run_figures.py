@@ -6,10 +6,10 @@ import pytest
 
 from dovetail.bench.cpu import idle_share, parse_cpu
 from dovetail.bench.orders import Workload
-from dovetail.bench.run import from_zero, overlap, progress
+from dovetail.bench.run import from_zero, overlap, paces, progress
 from dovetail.bench.stage import Site
 from dovetail.bench.systems import chosen, coalesced
-from dovetail.bench.train import Setup
+from dovetail.bench.train import Floors, Setup
 from dovetail.errors import BadInput
 from dovetail.timeline import COMPUTE, SEND, Span, Timeline
 
@@ -28,6 +28,15 @@ def test_progress_is_that_of_the_last_worker_and_adds_up() -> None:
         Timeline(source="", policy="", spans=(), boundaries={"worker 0": (0, 1, 5, 6), "worker 1": (1, 3, 4, 7)})
     )
     assert steps == [2, 2, 2]
+
+
+def test_the_pace_is_the_slowest_workers_in_each_iteration() -> None:
+    bounds = {"worker 0": (0.0, 1.0, 5.0), "worker 1": (1.0, 3.0, 4.0)}
+    steps = Timeline(source="", policy="", spans=(), boundaries=bounds)
+    assert paces(steps) == [2.0, 4.0]
+    assert Floors([steps]).pace == 3.0, "nothing was disturbed, so alone counts"
+    slow = Timeline(source="", policy="", spans=(), boundaries={"worker 0": (0.0, 6.0, 11.0)})
+    assert (Floors([steps], [slow]).floor, Floors([steps], [slow]).pace) == (2.0, 5.5)
 
 
 def test_from_zero_moves_everything() -> None:

@@ -225,3 +225,9 @@ def test_depth_cuts_a_transfer_into_at_least_so_many_chunks() -> None:
     assert chunks(65536, 8) == [8192] * 8
     assert chunks(1 << 20, 8) == [32768] * 32, "larger chunks could not be overtaken in time"
     assert chunks(100, 8) == [64, 36], "no chunk is too small to be worth its header"
+
+
+def test_a_sparsified_plan_is_refused_rather_than_sent_whole() -> None:
+    plan = plan_of([400], reduces([400]), keep=0.01)
+    with pytest.raises(BadInput, match=r"1\.000% of gradient values .* leave the pass 'sparsify' out"):
+        build(plan, specs([400]), workers=2, hubs=0, lanes=1)
