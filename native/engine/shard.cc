@@ -256,10 +256,9 @@ bool Shard::nextFrame(Link& link, OutFrame& frame) {
   Outgoing item;
   if (!peer.queue.pop(item)) {
     peer.owned.clear();
-    if (peer.sending) setInUse(peer.sending, false, nowNs());
     return false;
   }
-  // From the first frame until the kernel has taken the last: waiting for its credit is use, too.
+  // Until the kernel has taken the last one: waiting for its credit, or under a rate limit, is use, too.
   if (!peer.sending && item.header.length > 0) setInUse(peer.sending, true, nowNs());
   if (item.header.kind == Kind::Value) item.payload = copyForValue(peer, item.header);
   frame = {.header = item.header, .payload = item.payload, .priority = item.priority};
@@ -274,6 +273,8 @@ void Shard::frameSent(Link& link, const OutFrame& frame) {
   const Header& header = frame.header;
   job_.counters_.bytesSent.fetch_add(sizeof(Header) + header.length, std::memory_order_relaxed);
   job_.counters_.framesSent.fetch_add(1, std::memory_order_relaxed);
+  Peer& peer = peers_.at({link.peer(), link.lane()});
+  if (peer.queue.empty()) setInUse(peer.sending, false, link.lastSent());
   if (header.kind != Kind::Partial && header.kind != Kind::Result) return;
   Chunk& chunk = *chunks_[header.chunk];
   (header.kind == Kind::Partial ? chunk.pushed : chunk.pulled) += header.length;
