@@ -11,6 +11,7 @@ namespace dovetail {
 void Job::setTable(Table table) {
   if (started_) throw std::logic_error("the table is fixed once the job has started; extend it");
   append(std::move(table));
+  planned_ = table_.chunks.size();
 }
 
 void Job::extendTable(Table more) {

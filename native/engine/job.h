@@ -12,9 +12,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
+#include "engine/squares.h"
 #include "engine/table.h"
 #include "net/loop.h"
 #include "net/socket.h"
@@ -101,6 +103,10 @@ class Job {
   void backwardDone(Iteration iteration);
   void release(Iteration iteration);
   Waited wait(const std::vector<int>& tensors, Iteration iteration, double seconds);  // Blocks.
+  void watchSquares(Iteration iteration);  // Before its first submit.
+  // Blocks. The sum of squares of what this node completes in a watched iteration; the rest is others' to
+  // say.
+  std::pair<Waited, double> waitSquares(Iteration iteration, double seconds);
   Iteration completed(int tensor) const;
   bool absent(int tensor) const;
   std::optional<Failure> failure() const;
@@ -133,8 +139,10 @@ class Job {
   };
 
   void failAt(Node peer, const std::string& reason, Iteration step);
-  void chunkComplete(int tensor, Iteration iteration, bool present);  // Shards.
-  void gotChunk(int ticket, bool absent, uint32_t step, int tensor);  // Shards.
+  bool isRoot(const ChunkSpec& chunk) const;
+  void chunkSquared(ChunkId chunk, Iteration iteration, double square);  // Shards.
+  void chunkComplete(int tensor, Iteration iteration, bool present);     // Shards.
+  void gotChunk(int ticket, bool absent, uint32_t step, int tensor);     // Shards.
   void sendLingering();
   void sendTransfers(std::vector<int> transfers, Iteration iteration);
   void append(Table more);
@@ -162,6 +170,8 @@ class Job {
   std::atomic<Iteration> current_{0};
   std::atomic<Iteration> backwardDone_{0};
   std::atomic<Iteration> released_{0};
+  Squares squares_[2];
+  size_t planned_ = 0;  // Chunks that were there at the start; the others are of collectives.
   const size_t firstLoop_;
   std::atomic<size_t> tensorCount_{0};
   bool started_ = false;

@@ -223,6 +223,10 @@ void Shard::finish(ChunkId id, Slot& slot) {
     }
   }
   if (failed_) return;
+  if (chunk.planned && job_.squares_[slot.iteration % 2].wanted(slot.iteration)) {
+    job_.chunkSquared(id, slot.iteration,
+                      slot.present ? sumOfSquares(chunk.type, slot.value, chunk.count) : 0.0);
+  }
   slot.resultHere = true;
   chunk.finished = slot.iteration;
   if (job_.options_.trace) {

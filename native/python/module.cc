@@ -70,6 +70,17 @@ bool waitFor(Job& job, const std::vector<int>& tensors, Iteration iteration, dou
   return result.has_value();
 }
 
+std::optional<double> squaresOf(Job& job, Iteration iteration, double seconds) {
+  double total = 0;
+  const auto result = patiently(seconds, [&](double s) -> std::optional<Waited> {
+    const auto [waited, found] = job.waitSquares(iteration, s);
+    total = found;
+    return waited == Waited::TimedOut ? std::nullopt : std::optional(waited);
+  });
+  if (result == Waited::Failed) raiseFailure(job);
+  return result.has_value() ? std::optional(total) : std::nullopt;
+}
+
 int waitGet(Job& job, int ticket, double seconds) {
   const auto result = patiently(seconds, [&](double s) -> std::optional<Got> {
     const Got got = job.waitGet(ticket, s);
@@ -250,6 +261,9 @@ NB_MODULE(_native, m) {
       .def("backward_done", &Job::backwardDone, "iteration"_a)
       .def("release", &Job::release, "iteration"_a)
       .def("wait", &waitFor, "tensors"_a, "iteration"_a, "timeout"_a)
+      .def("watch_squares", &Job::watchSquares, "iteration"_a)
+      .def("squares", &squaresOf, "iteration"_a, "timeout"_a,
+           "The sum of squares of this node's results of a watched iteration; None = timed out.")
       .def("completed", &Job::completed, "tensor"_a)
       .def("absent", &Job::absent, "tensor"_a)
       .def("failure",

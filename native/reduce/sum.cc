@@ -51,6 +51,38 @@ DOVETAIL_CLONES void narrowF16(uint16_t* __restrict out, const float* __restrict
   for (size_t i = 0; i < n; ++i) out[i] = toF16(sum[i] * factor);
 }
 
+// Eight running sums, so that the additions do not wait for each other.
+template <typename T, typename Widen>
+inline double squares(const T* v, size_t n, Widen widen) {
+  double part[8] = {};
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (size_t j = 0; j < 8; ++j) {
+      const double x = widen(v[i + j]);
+      part[j] += x * x;
+    }
+  }
+  for (size_t j = 0; i < n; ++i, ++j) {
+    const double x = widen(v[i]);
+    part[j] += x * x;
+  }
+  double total = 0;
+  for (const double p : part) total += p;
+  return total;
+}
+DOVETAIL_CLONES double squaresF32(const float* v, size_t n) {
+  return squares(v, n, [](float x) { return static_cast<double>(x); });
+}
+DOVETAIL_CLONES double squaresF64(const double* v, size_t n) {
+  return squares(v, n, [](double x) { return x; });
+}
+DOVETAIL_CLONES double squaresBf16(const uint16_t* v, size_t n) {
+  return squares(v, n, [](uint16_t x) { return static_cast<double>(fromBf16(x)); });
+}
+DOVETAIL_CLONES double squaresF16(const uint16_t* v, size_t n) {
+  return squares(v, n, [](uint16_t x) { return static_cast<double>(fromF16(x)); });
+}
+
 }  // namespace
 
 void startSum(DType type, std::byte* sum, const std::byte* values, size_t count) {
@@ -91,6 +123,20 @@ void finishSum(DType type, const std::byte* sum, std::byte* out, size_t count, d
     case DType::F16:
       return narrowF16(as<uint16_t>(out), as<float>(sum), count, narrow);
   }
+}
+
+double sumOfSquares(DType type, const std::byte* values, size_t count) {
+  switch (type) {
+    case DType::F32:
+      return squaresF32(as<float>(values), count);
+    case DType::F64:
+      return squaresF64(as<double>(values), count);
+    case DType::BF16:
+      return squaresBf16(as<uint16_t>(values), count);
+    case DType::F16:
+      return squaresF16(as<uint16_t>(values), count);
+  }
+  return 0;
 }
 
 }  // namespace dovetail

@@ -20,18 +20,28 @@ if TYPE_CHECKING:
     from dovetail.simulate.run import simulate
     from dovetail.trace.record import trace
     from dovetail.training import collective
-    from dovetail.training.distribute import distribute, gather_timeline, no_sync, shutdown, stats
+    from dovetail.training.distribute import (
+        clip_grad_norm_,
+        distribute,
+        gather_timeline,
+        join,
+        no_sync,
+        shutdown,
+        stats,
+    )
     from dovetail.training.reorder import reorder
 else:
     # Callable packages (see calls.py); the rest is imported at first use, so that planning needs no torch.
     from dovetail import plan, simulate, trace
 
 _LATER = {
+    "clip_grad_norm_": "dovetail.training",
     "collective": "dovetail.training",
     "collective_cost": "dovetail.network.collective",
     "distribute": "dovetail.training",
     "environment": "dovetail.engine.launch",
     "gather_timeline": "dovetail.training",
+    "join": "dovetail.training",
     "no_sync": "dovetail.training",
     "rank_order": "dovetail.network.rank_order",
     "register_policy": "dovetail.plan.policies",
@@ -51,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "BadInput", "Cluster", "DovetailError", "Host", "Link", "Mismatch", "Misuse", "Op", "Param", "PeerLost", "Plan",
-    "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "collective", "collective_cost", "distribute",
-    "environment", "gather_timeline", "no_sync", "plan", "rank_order", "register_policy", "reorder", "shutdown",
-    "simulate", "stats", "trace",
+    "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "clip_grad_norm_", "collective",
+    "collective_cost", "distribute", "environment", "gather_timeline", "join", "no_sync", "plan", "rank_order",
+    "register_policy", "reorder", "shutdown", "simulate", "stats", "trace",
 ]  # fmt: skip

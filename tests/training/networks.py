@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dovetail.training import distribute, no_sync, shutdown
+from dovetail.training.distribute import _running
+from dovetail.training.job import Job
 
 torch.set_num_threads(1)
 
@@ -194,11 +196,25 @@ def _flat(value: Any) -> list[torch.Tensor]:
     return [v if isinstance(v, torch.Tensor) else torch.tensor(-1.0 if v is None else float(v)) for v in values]
 
 
+def jobs(model: nn.Module) -> list[Job]:
+    """What `distribute` made of the model, one an optimizer."""
+    return [running.job for running in _running[model]]
+
+
 def in_flight(side: Side) -> int:
     """How many updates have not been applied yet."""
-    from dovetail.training.distribute import _running
+    return len(jobs(side.model)[0]._due)
 
-    return len(_running[side.model][0].job._due)
+
+def scenarios(names: dict[str, Any]) -> list[Callable[[], None]]:
+    """A module's own public functions, in their order."""
+    return [
+        value
+        for value in list(names.values())
+        if callable(value)
+        and getattr(value, "__module__", "") == names["__name__"]
+        and not value.__name__.startswith("_")
+    ]
 
 
 def run_all(functions: list[Callable[[], None]]) -> dict[str, str]:

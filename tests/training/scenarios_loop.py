@@ -287,8 +287,4 @@ def moving_average_after_step() -> None:
         both(loop, _sgd, update=update, **SLOW)
 
 
-ALL = [
-    value
-    for value in list(globals().values())
-    if callable(value) and getattr(value, "__module__", "") == __name__ and not value.__name__.startswith("_")
-]
+ALL = networks.scenarios(globals())

@@ -170,8 +170,4 @@ def copies_train_alone() -> None:
     shutdown(side.model)
 
 
-ALL = [
-    value
-    for value in list(globals().values())
-    if callable(value) and getattr(value, "__module__", "") == __name__ and not value.__name__.startswith("_")
-]
+ALL = networks.scenarios(globals())

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import networks
 import pytest
 import torch
 import torch.distributed as dist
@@ -355,8 +356,4 @@ def two_models_as_in_a_gan() -> None:
         shutdown(two)
 
 
-ALL = [
-    value
-    for value in list(globals().values())
-    if callable(value) and getattr(value, "__module__", "") == __name__ and not value.__name__.startswith("_")
-]
+ALL = networks.scenarios(globals())

@@ -198,6 +198,23 @@ class Session:
             if end is not None and time.monotonic() >= end:
                 return False
 
+    @property
+    def measures(self) -> bool:
+        """Whether ranks complete all sums, so that their `squares` make up the whole."""
+        return all(root < self.world for root in self.table.roots())
+
+    def watch_squares(self, iteration: int) -> None:
+        """Make ready for `squares`; call it before the iteration's first `submit`."""
+        self._job.watch_squares(iteration)
+
+    def squares(self, iteration: int) -> float:
+        """Wait for the sums that this rank completes, and no longer; the sum of the squares of their results."""
+        begun = time.monotonic()
+        found = None
+        while found is None:
+            found = self._guard(lambda: self._job.squares(iteration, SLICE), begun=begun)
+        return found
+
     def completed(self, tensor: int) -> int:
         """The last iteration whose result is in place."""
         return self.iteration if tensor in self._empty else self._job.completed(tensor)

@@ -17,6 +17,7 @@ from dovetail.engine.traffic import traffic
 from dovetail.errors import BadInput
 from dovetail.plan.policies import policies
 from dovetail.timeline import Timeline
+from dovetail.training.clipping import clip
 from dovetail.training.gather import gather
 from dovetail.training.hub_update import HubUpdate, rule_of
 from dovetail.training.opening import C10D, NATIVE, Opener, Setting, agree, check_process_group
@@ -26,6 +27,7 @@ from dovetail.training.reporting import serve_if_asked
 from dovetail.training.running import Prepared, Running
 from dovetail.training.slots import trained
 from dovetail.training.stats import Stats
+from dovetail.training.uneven import uneven
 from dovetail.training.update import WorkerUpdate
 from dovetail.training.wrapped import check_wrapped, reducer_off
 
@@ -153,6 +155,28 @@ def stats(model: torch.nn.Module | None = None) -> Stats:
             raise BadInput(f"{len(models)} models are distributed here; say which: dovetail.stats(model)")
         model = models[0]
     return _of(model)[0].reporter.stats()
+
+
+@contextlib.contextmanager
+def join(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, ranks may have different numbers of iterations; one that has none left answers the others' rounds.
+
+    As with DDP's `join`, means are still over all ranks, and at the end all hold the last rank's weights, and here its
+    optimizer state, too.
+    """
+    found = _of(model)
+    with uneven(model, [running.job for running in found], [running.optimizer for running in found]):
+        yield
+
+
+def clip_grad_norm_(
+    model: torch.nn.Module, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
+) -> torch.Tensor:
+    """Clip the model's mean gradients by their global norm, which it returns; all ranks call it after backward().
+
+    It waits until the sums are complete, not until they have come back, which torch's own function does.
+    """
+    return clip([running.job for running in _of(model)], float(max_norm), float(norm_type), error_if_nonfinite)
 
 
 def timeline(model: torch.nn.Module) -> Timeline:

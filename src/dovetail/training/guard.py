@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from dovetail.training.compiled import Entry
 from dovetail.training.slots import Slot
 
 _PROPERTIES = (
@@ -78,6 +80,7 @@ class Guard(TorchFunctionMode):
         self._slot_of: Mapping[int, Slot] = {id(slot.param): slot for slot in slots}
         self.outstanding: dict[int, list[Slot]] = {}  # address of a storage -> slots with work outstanding there
         self.recording = True  # the order of first use is still looked for
+        self._blind = False  # compiled code tells where it begins, and may be traced as if there were no guard
 
     def watch(self, tensor: torch.Tensor, slot: Slot) -> int:
         """Reads of this memory, under whatever name, wait for the slot from now on; returns what `forget` takes."""
@@ -103,7 +106,9 @@ class Guard(TorchFunctionMode):
         _restack([*devices, self, *(mode for mode in stack if mode not in devices)])
         if not _installed:
             torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment, method-assign]
+            _entries.append(Entry(_compiled_begins))
         _installed.append(self)
+        self._blind = _entries[0].works
 
     def remove(self) -> None:
         """Leave the stack of modes wherever in it the guard is."""
@@ -111,10 +116,13 @@ class Guard(TorchFunctionMode):
         _installed.remove(self)
         if not _installed:
             torch.autograd.Function.apply = _plain_apply  # type: ignore[method-assign]
+            _entries.pop().remove()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if is_dynamo_compiling() and self._blind:
+            return func(*args, **(kwargs or {}))
         kind = _KINDS.get(func, _READ)
         if kind == _BACKWARD:
             with self._job.backward():
@@ -176,6 +184,7 @@ class Guard(TorchFunctionMode):
 
 # The user's own autograd functions do not show their arguments to modes, and may read them in C++.
 _installed: list[Guard] = []
+_entries: list[Entry] = []  # one while any guard is installed
 _plain_apply: Any = torch.autograd.Function.__dict__["apply"]
 
 
@@ -184,6 +193,15 @@ def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -
         if guard.outstanding or guard.recording:
             guard._look(_READ, args, kwargs)
     return _plain_apply.__get__(None, function)(*args, **kwargs)
+
+
+def _compiled_begins(own: Iterable[torch.Tensor] | None) -> None:
+    """Compiled code is entered: what it reads, its own parameters or any, counts as read now."""
+    for guard in _installed:
+        if guard.outstanding or guard.recording:
+            everything = [slot.param for slot in guard._slot_of.values()]
+            # Training passes foreign parameters through an autograd function, which `_apply` sees; evaluation does not.
+            guard._look(_READ, tuple(own if own is not None and torch.is_grad_enabled() else everything), None)
 
 
 def _address(tensor: torch.Tensor) -> int:

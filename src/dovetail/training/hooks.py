@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 
-from dovetail.training.buffers import broadcast_from_zero
+from dovetail.training.buffers import broadcast
 from dovetail.training.job import Job
 from dovetail.training.slots import Slot
+from dovetail.training.uneven import BUFFERS
 
 
 class BeforeForward:
@@ -23,15 +25,24 @@ class BeforeForward:
         self._buffers = buffers
         self._due = True
 
+    @_disable_dynamo  # unlike torch.compiler.disable it imports nothing yet
     def __call__(self, model: torch.nn.Module, args: Any) -> None:
         if self._buffers and model.training and torch.is_grad_enabled():
             found = list(model.buffers()) if self._due else []
             if found:
                 begun = time.monotonic()
-                broadcast_from_zero(found)
+                broadcast(found, source=self._source())
                 self._job.waited += time.monotonic() - begun
             self._due = self._job.syncing  # as DDP: after a pass under no_sync each rank goes on with its own
         self._job.forward_begins()
+
+    def _source(self) -> int:
+        """Whose buffers count: rank 0's, or those of a rank that still has data (see uneven.py)."""
+        votes = self._job.votes
+        if votes is None:
+            return 0
+        votes.cast(BUFFERS)
+        return votes.authority
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # `{}.get(model, args)` gives back args: a hook without effect that needs no dovetail where a saved model loads.

@@ -5,48 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 
-from dovetail.engine.rule import Hyper
-from dovetail.engine.usage import Usage
 from dovetail.errors import Misuse
-from dovetail.timeline import Span
 from dovetail.training.guard import Guard
 from dovetail.training.meter import Meter
 from dovetail.training.order import FirstUse
+from dovetail.training.parts import Engine, Measuring, Update, Voting
 from dovetail.training.record import Recorder
-from dovetail.training.slots import Slot, dense_like, laid_out_like
+from dovetail.training.slots import Slot, dense_gradient, dense_like
 
 _LOOKAHEAD = 4  # due parameters that may be missing before the search for further arrivals ends
-
-
-class Engine(Protocol):
-    """The session as training uses it."""
-
-    def bind(self, index: int, pointer: int, /) -> None: ...
-    def begin(self, iteration: int, hypers: Sequence[Hyper], /) -> None: ...
-    def submit(self, index: int, iteration: int, pointer: int, more: bool, /) -> None: ...
-    def backward_done(self, iteration: int, /) -> None: ...
-    def release(self, iteration: int, /) -> None: ...
-    def wait(self, indices: Sequence[int], iteration: int, /) -> bool: ...
-    def completed(self, index: int, /) -> int: ...
-    def absent(self, index: int, /) -> bool: ...
-    def spans(self) -> Sequence[Span]: ...
-    def usage(self) -> Usage: ...
-    def close(self) -> None: ...
-
-
-class Update(Protocol):
-    """Where and how parameters change once the mean gradient is known."""
-
-    remote: bool  # at the aggregator
-
-    def prepare(self) -> list[Hyper]: ...
-    def touched(self, slot: Slot) -> None: ...
-    def schedule(self, slots: Sequence[Slot]) -> list[Slot]: ...
-    def apply(self, slots: Sequence[Slot]) -> None: ...
 
 
 class Job:
@@ -68,10 +38,15 @@ class Job:
         self.replan: Callable[[int], Engine | None] | None = None  # asked before every round but the first
         self.barrier = False  # the plan wants every result in place before the next forward pass
         self.syncing = True  # False inside no_sync
+        self.votes: Voting | None = None  # inside `join`
+        self.vote = 0  # what this job says there before a round
+        self.measuring = False  # gradients are clipped: the engine is asked for their squares
         self.steps = 0
         self._round = 0  # counts from 1 in each engine
         self._collecting = False  # the round takes gradients
         self._fresh = False  # a round has been since the last step
+        self._measured: Measuring | None = None  # the engine, if it can tell the squares of this round
+        self._factor: torch.Tensor | None = None  # what results of this round are multiplied by when they are here
         self._nesting = 0  # backward() calls on the stack
         self._due: dict[int, Slot] = {}  # in order of first use
         self._by_use = self.slots
@@ -99,15 +74,21 @@ class Job:
                 self._open_round()
             if self.guard.recording:
                 self.order.made(slot)
-            self._send(slot, self._dense(slot))
+            self._send(slot, dense_gradient(slot))
 
-    def _open_round(self) -> None:
+    def _open_round(self, *, ask: bool = True) -> None:
+        if ask and self.votes is not None:
+            self.votes.cast(self.vote)
         self.settle_all()
         if self._round and self.replan is not None:
             self._swap(self.replan(self._round))
         self._round += 1
         self._collecting = self._fresh = True
         self.engine.begin(self._round, self.update.prepare())
+        self._factor = self._measured = None
+        if self.measuring and isinstance(self.engine, Measuring) and self.engine.measures:
+            self._measured = self.engine
+            self._measured.watch_squares(self._round)
         if not self._nesting and torch._C._current_graph_task_id() != -1:  # begun where the guard does not see it
             torch.autograd.Variable._execution_engine.queue_callback(self._end_round)
 
@@ -124,18 +105,6 @@ class Job:
             for slot in self.slots:
                 slot.sent = 0
 
-    def _dense(self, slot: Slot) -> torch.Tensor:
-        grad = slot.param.grad
-        assert grad is not None
-        if grad.layout is not torch.strided or (grad.shape, grad.dtype) != slot.form:
-            raise Misuse(
-                f"the gradient of {slot.name!r} is {grad.layout} {list(grad.shape)} of {grad.dtype}; dovetail sends "
-                "dense ones of the form the parameter had at distribute() (for an embedding: sparse=False)"
-            )
-        if not laid_out_like(grad, slot.param):
-            slot.param.grad = grad = dense_like(slot.param).copy_(grad.detach())
-        return grad
-
     def _send(self, slot: Slot, grad: torch.Tensor | None) -> None:
         slot.absent = grad is None
         slot.local = slot.dropped = False
@@ -143,11 +112,12 @@ class Job:
         slot.flying = True
         pointer = 0
         if grad is not None:
-            pointer, slot.stamp = grad.data_ptr(), grad._version
+            pointer = grad.data_ptr()
         elif not self.update.remote:
             grad = dense_like(slot.param)  # the others' mean comes in here
             self.engine.bind(slot.index, grad.data_ptr())
         slot.buffer = grad
+        slot.stamp = grad._version if grad is not None else 0
         if grad is not None and not self.update.remote:
             slot.buffer_at = self.guard.watch(grad, slot)
         self.engine.submit(slot.index, self._round, pointer, True)
@@ -165,10 +135,20 @@ class Job:
                     self._check_untouched(slot)
                 else:
                     keep = slot.param.grad is not None and (slot.local or self.update.remote)
-                    self._send(slot, self._dense(slot) if keep else None)
+                    self._send(slot, dense_gradient(slot) if keep else None)
             self.engine.backward_done(self._round)
             if not self.update.remote:
                 self.engine.release(self._round)
+
+    def answer(self) -> None:
+        """A round in which this rank has nothing to say; the others' mean is not kept."""
+        with torch._C.DisableTorchFunction():
+            self._open_round(ask=False)
+            self._end_round()
+            for slot in self.slots:
+                slot.dropped = True
+            self.settle_all()
+            self._fresh = False
 
     def _check_untouched(self, slot: Slot) -> None:
         """Nobody may change a gradient inside backward() after it has left."""
@@ -256,6 +236,8 @@ class Job:
         mean, slot.buffer = slot.buffer, None
         if mean is None or self.update.remote:
             return
+        if self._factor is not None:
+            mean.mul_(self._factor)
         if slot.due and slot.grad is mean:
             slot.grad_at = slot.buffer_at  # watched until the update is applied
         else:
@@ -287,6 +269,33 @@ class Job:
             if slot.grad is not None:
                 self.guard.forget(slot.grad_at, slot)
                 slot.grad, slot.grad_at = None, 0
+
+    def squares(self) -> float | None:
+        """The sum of squares of the means that this rank completes; None unless the gradients are just these means."""
+        whole = self._fresh and not self._collecting and self._factor is None
+        if self._measured is None or not whole or not all(map(self._is_mean, self.slots)):
+            return None
+        with self.recorder.waiting("norm"):
+            return self._measured.squares(self._round)
+
+    def _is_mean(self, slot: Slot) -> bool:
+        """Whether `.grad` is what the last round makes of it, here or on its way, and nothing else."""
+        with torch._C.DisableTorchFunction():
+            grad = slot.param.grad
+            if slot.sent != self._round or slot.dropped:
+                return False
+            if grad is None:
+                return slot.absent
+            held = slot.buffer if slot.flying else slot.known
+            return grad is held and grad._version == slot.stamp and not (slot.absent and slot.flying)
+
+    def scale(self, factor: torch.Tensor) -> None:
+        """Multiply the means of the last round, those that are on their way when they have come."""
+        with torch._C.DisableTorchFunction():
+            for slot in self.slots:
+                if not slot.flying and slot.param.grad is not None:
+                    slot.param.grad.mul_(factor)
+            self._factor = factor
 
     # What the user's code does to gradients and parameters
 

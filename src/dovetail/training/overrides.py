@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch.optim import Optimizer
 from dovetail.errors import BadInput, Misuse
 from dovetail.training.hub_update import HubUpdate
 from dovetail.training.job import Job
-from dovetail.training.update import WorkerUpdate
+from dovetail.training.update import WorkerUpdate, plain_step
 
+_DEPTH = 8  # frames between a call of step() and ours: torch's hooks, a scheduler's or a profiler's wrapper
 _NAMES = ("step", "zero_grad", "state_dict", "load_state_dict", "__getstate__")
 
 
@@ -23,6 +25,18 @@ def check_untouched(optimizer: Optimizer) -> None:
         found = optimizer.__dict__.get(name)
         if found is not None and not hasattr(found, "_wrapped_by_lr_sched"):
             raise BadInput(f"optimizer.{name} was replaced by other code; call dovetail.distribute() before that")
+
+
+def _makes_state(frame: FrameType | None) -> bool:
+    """Whether the step below is the one with zero gradients by which torch.distributed.checkpoint makes state."""
+    helper = getattr(sys.modules.get("torch.distributed.checkpoint.state_dict"), "_init_optim_state", None)
+    if helper is None:
+        return False
+    for _ in range(_DEPTH):
+        if frame is None or frame.f_code is helper.__code__:
+            return frame is not None
+        frame = frame.f_back
+    return False
 
 
 class Overrides:
@@ -63,6 +77,8 @@ class Overrides:
         return hooked
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
+        if not self._optimizer.state and _makes_state(sys._getframe()):
+            return self._make_state()
         self._check_params()
         if not self._update.by_parameter:
             assert isinstance(self._update, WorkerUpdate)
@@ -73,6 +89,14 @@ class Overrides:
                 loss = closure()
         self._job.step()
         return loss
+
+    def _make_state(self) -> None:
+        """torch's checkpoint helper wants the state of an optimizer that seems to have none; nothing is to travel."""
+        self._synchronise()
+        if not self._optimizer.state:
+            plain_step(self._optimizer)(self._optimizer)
+            if isinstance(self._update, HubUpdate):
+                self._update.push()
 
     def _step_whole(self, update: WorkerUpdate, closure: Callable[[], Any] | None) -> Any:
         """For formulas that span parameters (LBFGS, unknown classes): wait for all means, then one ordinary step."""

@@ -17,12 +17,13 @@ from dovetail.errors import DovetailError
 from dovetail.plan.patterns import SHARING
 from dovetail.timeline import Span, Timeline
 from dovetail.training.autotune import Autotune
-from dovetail.training.buffers import broadcast_from_zero
+from dovetail.training.buffers import broadcast
 from dovetail.training.hooks import attach
 from dovetail.training.hub_update import HubUpdate
-from dovetail.training.job import Engine, Job
+from dovetail.training.job import Job
 from dovetail.training.opening import AUTO, Opener, form
 from dovetail.training.overrides import Overrides
+from dovetail.training.parts import Engine
 from dovetail.training.record import Recorder
 from dovetail.training.replanning import Auto, Once, Replanner
 from dovetail.training.reporting import Reporter
@@ -60,6 +61,7 @@ class Running:
     def __init__(
         self, model: torch.nn.Module, optimizer: Optimizer, prepared: Prepared, name: str, *, buffers: bool
     ) -> None:
+        self.optimizer = optimizer
         self._prepared = prepared
         self._name = name
         self._engine_spans: list[Span] = []
@@ -81,8 +83,8 @@ class Running:
         self.reporter.follow(engine.usage)
         with self._or_close(engine):
             if opener is not None:
-                broadcast_from_zero([*model.parameters(), *(slot.param for slot in prepared.slots)])
-                broadcast_from_zero(model.buffers())
+                broadcast([*model.parameters(), *(slot.param for slot in prepared.slots)])
+                broadcast(model.buffers())
                 self.job.barrier = opener.plan.barrier
                 self._replanner: Replanner = Auto(opener) if opener.setting.policy == AUTO else Once(opener)
                 self.job.looks = self._replanner.looks

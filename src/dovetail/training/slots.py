@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dovetail.errors import BadInput
+from dovetail.errors import BadInput, Misuse
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -44,6 +44,9 @@ class Slot:
 
 def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]], *, in_host_memory: bool = True) -> list[Slot]:
     """Slots of the optimizer's trainable parameters, in registration order; frozen ones are left out."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.SyncBatchNorm) and all(p.device.type == "cpu" for p in module.parameters()):
+            raise BadInput(f"layer {name!r} is a SyncBatchNorm, which torch runs on GPUs only; use a plain BatchNorm")
     group_of: dict[torch.nn.Parameter, int] = {}
     for position, group in enumerate(groups):
         group_of.update(dict.fromkeys(group["params"], position))
@@ -90,3 +93,22 @@ def laid_out_like(grad: torch.Tensor, param: torch.Tensor) -> bool:
 def dense_like(param: torch.Tensor) -> torch.Tensor:
     """Zeros in one gap-free block in the parameter's own order of elements."""
     return torch.zeros_like(param, memory_format=torch.preserve_format, requires_grad=False)
+
+
+def dense_gradient(slot: Slot) -> torch.Tensor:
+    """The slot's gradient as the engine can send it; Misuse says why it cannot."""
+    grad = slot.param.grad
+    assert grad is not None
+    if grad.layout is not torch.strided or (grad.shape, grad.dtype) != slot.form:
+        raise Misuse(
+            f"the gradient of {slot.name!r} is {grad.layout} {list(grad.shape)} of {grad.dtype}; dovetail sends "
+            "dense ones of the form the parameter had at distribute() (for an embedding: sparse=False)"
+        )
+    if grad.requires_grad:
+        raise Misuse(
+            f"backward(create_graph=True) gave {slot.name!r} a gradient with a graph of its own, which a mean over "
+            "ranks cannot have; make second-order terms with torch.autograd.grad(..., create_graph=True)"
+        )
+    if not laid_out_like(grad, slot.param):
+        slot.param.grad = grad = dense_like(slot.param).copy_(grad.detach())
+    return grad
