@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from networks import OPTIMIZERS, Side, build, ddp, dovetailed, jobs, same, same_state
-from scenarios_loop import SLOW
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from dovetail.training import shutdown
@@ -37,7 +36,7 @@ def _side(place: str, optimizer: str) -> Side:
     if place == "ddp":
         return ddp("mlp", make)
     options = {"worker": {"update": "worker"}, "aggregator": {"update": "hub"}, "hub": {"hubs": HUB, "update": "hub"}}
-    side = dovetailed("mlp", make, **(options[place] | SLOW))
+    side = dovetailed("mlp", make, **options[place])
     assert jobs(side.model)[0].update.remote == (place != "worker")
     return side
 

@@ -388,7 +388,7 @@ def schedulers_of_every_kind() -> None:
         return [group["lr"] for group in side.optimizer.param_groups]
 
     for make in kinds:
-        both(loop(make), _sgd, update="worker", **SLOW)
+        both(loop(make), _sgd, update="worker")
     both(plateau, _sgd, update="worker")
     both(loop(kinds[0]), _sgd, update="hub")
 
