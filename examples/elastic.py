@@ -25,12 +25,10 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """All ranks call it (a hub's state is fetched by all); a death while rank 0 writes leaves the old file in place."""
-    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    if dist.get_rank() == 0:
-        partial = path.with_suffix(".partial")
-        torch.save(state, partial)
-        partial.replace(path)
+    """A death in the middle of it leaves the file before in place."""
+    partial = path.with_suffix(".partial")
+    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, partial)
+    partial.replace(path)
 
 
 def main() -> None:
@@ -42,8 +40,10 @@ def main() -> None:
     parser.add_argument("--losses", type=Path, help="every step's loss on rank 0 is added to this file")
     arguments = parser.parse_args()
 
-    dist.init_process_group("gloo")
-    rank, attempt = dist.get_rank(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    # torchrun keeps its store over a restart, and in it the addresses of the dead: each attempt has keys of its own.
+    store, rank, world = next(dist.rendezvous("env://"))
+    dist.init_process_group("gloo", store=dist.PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=world)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -59,7 +59,7 @@ def main() -> None:
             print(f"attempt {attempt}: goes on at step {begin}", flush=True)
 
     for step in range(begin, arguments.steps):
-        if step == arguments.kill_at and attempt == 0 and rank == dist.get_world_size() - 1:
+        if step == arguments.kill_at and attempt == 0 and rank == world - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         x, y = batch(rank, step)
         optimizer.zero_grad()
@@ -69,7 +69,7 @@ def main() -> None:
         if rank == 0 and arguments.losses:
             with arguments.losses.open("a") as file:
                 file.write(f"{step} {loss.item()!r}\n")
-        if (step + 1) % arguments.every == 0:
+        if rank == 0 and (step + 1) % arguments.every == 0:
             save(arguments.checkpoint, step + 1, model, optimizer)
     if rank == 0:
         print(f"final loss {loss.item():.6f}", flush=True)

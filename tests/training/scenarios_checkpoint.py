@@ -109,13 +109,24 @@ def state_is_found_without_gradients() -> None:
     _end(side)
 
 
-def a_checkpoint_alone_is_plain_torch() -> None:
-    side = _side("aggregator", "sgd")
-    side.step(0)
-    alone = build("mlp", 1)
-    alone.load_state_dict(side.model.state_dict())
-    OPTIMIZERS["sgd"](alone.parameters()).load_state_dict(side.optimizer.state_dict())
-    _end(side)
+def one_rank_saves_alone() -> None:
+    """While the other is in the next step already; the file is plain torch's."""
+    for place in ("worker", "aggregator", "hub"):
+        reference, side = _side("ddp", "sgd"), _side(place, "sgd")
+        for i in range(2):
+            reference.step(i)
+            side.step(i)
+        if dist.get_rank() == 0:
+            saved = side.model.state_dict(), side.optimizer.state_dict()
+            alone = build("mlp", 1)
+            optimizer = OPTIMIZERS["sgd"](alone.parameters())
+            alone.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+            same(reference.model.state_dict(), alone.state_dict())
+            same_state(reference.optimizer, optimizer)
+        assert reference.step(2) == side.step(2)
+        same(reference.model.state_dict(), side.model.state_dict())
+        _end(side)
 
 
 ALL = networks.scenarios(globals())

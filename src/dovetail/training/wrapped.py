@@ -15,7 +15,7 @@ from dovetail.errors import BadInput, Misuse
 
 # Calls that steer the reducer, which does nothing now: they would be ignored in silence.
 _REFUSED = {
-    "join": "ranks with fewer batches are DDP's reducer's work",
+    "join": "ranks with fewer batches are the work of dovetail.join(model)",
     "register_comm_hook": "DDP's reducer, which runs communication hooks, sends nothing",
 }
 
