@@ -1,4 +1,4 @@
-// The table of a job: given once, and added to or rerouted while the job runs.
+// The table of a job: given once, and added to, rerouted or cut while the job runs.
 #include <functional>
 #include <iterator>
 #include <stdexcept>
@@ -36,10 +36,22 @@ void Job::reroute(std::vector<Program> more, const std::vector<int32_t>& program
     for (const auto& shard : shards_) {
       if (!shard->resting(programs.size())) throw std::logic_error("a chunk is on its way");
     }
+    noteGates(more);
     for (Program& program : more) table_.programs.push_back(std::move(program));
     for (size_t c = 0; c < programs.size(); ++c) table_.chunks[c].program = programs[c];
     for (auto& shard : shards_) shard->reroute(programs);
   });
+}
+
+void Job::retire(const std::vector<int>& tensors) {
+  for (const int tensor : tensors) requireTensor(tensor, "retire");
+  for (auto& shard : shards_) shard->loop().post([&s = *shard, tensors] { s.retire(tensors); });
+}
+
+void Job::noteGates(const std::vector<Program>& programs) {
+  for (const Program& program : programs) {
+    for (const Step& step : program) gated_ = gated_ || step.op == Op::Gate || step.op == Op::Ask;
+  }
 }
 
 void Job::append(Table more) {
@@ -56,6 +68,7 @@ void Job::append(Table more) {
   const auto moveOver = [](auto& to, auto& from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };
+  noteGates(more.programs);
   const size_t firstChunk = table_.chunks.size(), firstTransfer = table_.transfers.size();
   moveOver(table_.programs, more.programs);
   moveOver(table_.tensors, more.tensors);

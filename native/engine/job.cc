@@ -190,11 +190,13 @@ void Job::backwardDone(Iteration iteration) {
   }
   sendLingering();
   if (!ready.empty()) sendTransfers(std::move(ready), iteration);
+  if (!gated_) return;  // Nobody to wake.
   for (auto& shard : shards_) shard->loop().post([&s = *shard] { s.openWindows(); });
 }
 
 void Job::release(Iteration iteration) {
   released_ = iteration;
+  if (rule_ == Rule::Mean) return;  // Results go to the memory they came from; nothing waits.
   for (auto& shard : shards_) shard->loop().post([&s = *shard] { s.openReleases(); });
 }
 

@@ -90,6 +90,10 @@ class Job {
   // moment.
   void reroute(std::vector<Program> more, const std::vector<int32_t>& programs);
 
+  // These tensors are complete here and will never be submitted again, by anybody: their chunks' memory is
+  // freed as soon as all is sent. Any thread.
+  void retire(const std::vector<int>& tensors);
+
   // Any thread; none of them blocks unless it says so.
   void bind(int tensor, std::byte* memory);
   void put(int tensor, int slot, const std::byte* memory, uint32_t step);
@@ -146,6 +150,7 @@ class Job {
   void sendLingering();
   void sendTransfers(std::vector<int> transfers, Iteration iteration);
   void append(Table more);
+  void noteGates(const std::vector<Program>& programs);
   void withLoopsParked(const std::function<void()>& task);
   void requireTensor(int tensor, const char* what) const;
   // Jobs of one lane each are spread over the threads, too.
@@ -174,6 +179,7 @@ class Job {
   size_t planned_ = 0;  // Chunks that were there at the start; the others are of collectives.
   const size_t firstLoop_;
   std::atomic<size_t> tensorCount_{0};
+  std::atomic<bool> gated_{false};  // Some step waits for the end of the backward pass.
   bool started_ = false;
   std::atomic<bool> closed_{false};
 

@@ -74,6 +74,26 @@ void Shard::reroute(const std::vector<int32_t>& programs) {
   }
 }
 
+void Shard::retire(const std::vector<int>& tensors) {
+  if (failed_) return;
+  for (const int tensor : tensors) {
+    for (const ChunkId id : std::exchange(ofTensor_[static_cast<size_t>(tensor)], {})) {
+      ofTransfer_[static_cast<size_t>(chunks_[id]->spec.transfer)] = {};
+      retired_.push_back(id);
+    }
+  }
+  freeRetired();
+}
+
+void Shard::freeRetired() {
+  std::erase_if(retired_, [&](ChunkId id) {
+    const Chunk& chunk = *chunks_[id];
+    if (chunk.slots[0].iteration != 0 || chunk.slots[1].iteration != 0) return false;
+    chunks_[id].reset();
+    return true;
+  });
+}
+
 void Shard::replayUnborn() {
   auto waiting = std::move(unborn_);
   unborn_.clear();
@@ -102,6 +122,7 @@ void Shard::stop() {
   ofTensor_.clear();
   atWindow_.clear();
   atRelease_.clear();
+  retired_.clear();
   gets_.clear();
 }
 
@@ -347,6 +368,7 @@ void Shard::onTurn(int64_t now) {
   checkPeers(now);
   flush();
   dropGuests();
+  if (!retired_.empty()) freeRetired();
   if (!events_.empty()) {
     std::lock_guard lock(job_.mutex_);
     // Nobody drains them: keep the beginning, which is what a picture shows.

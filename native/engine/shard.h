@@ -33,6 +33,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   bool resting(size_t chunks) const;  // None of the first so many is on its way. Any thread, likewise.
   void reroute(const std::vector<int32_t>& programs);  // Any thread, likewise.
   void replayUnborn();                                 // Take up the frames that came before their chunks.
+  void retire(const std::vector<int>& tensors);
   void stop();
   bool drained() const;  // Nothing left to write.
   bool owes() const;     // A peer has yet to ask for a result that is here.
@@ -122,7 +123,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void checkPeers(int64_t now);
   void setInUse(bool& direction, bool used, int64_t now);
   void countUse(int64_t now);
-  void dropGuests();  // Those that have gone.
+  void dropGuests();   // Those that have gone.
+  void freeRetired();  // Chunks that nobody will use again, once they are idle.
   bool isGuest(Node node) const { return node >= static_cast<Node>(job_.options_.labels.size()); }
   bool needs(const Slot& slot, const Program& program, Node peer) const;
 
@@ -144,6 +146,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   std::vector<std::unique_ptr<Chunk>> chunks_;    // By id; null where another shard or node owns it.
   std::vector<std::vector<ChunkId>> ofTransfer_;  // Transfer -> chunks here.
   std::vector<std::vector<ChunkId>> ofTensor_;
+  std::vector<ChunkId> retired_;  // Not yet idle.
   std::array<Hypers, 4> hypers_;
   std::priority_queue<Ready> ready_;  // Sums that are complete: the receive side's priority queue.
   std::vector<std::pair<ChunkId, Iteration>> atWindow_, atRelease_;

@@ -82,19 +82,22 @@ bool Link::readSome() {
   }
   lastReceived_ = nowNs();
   auto left = static_cast<size_t>(got);
+  // Less than asked for: the socket is empty, and epoll tells when it no longer is.
+  const size_t asked = parts[0].iov_len + parts[1].iov_len;
+  const bool more = left == asked;
   if (!inPayload) {
     inHeader_ += left;
-    return inHeader_ < sizeof(Header) || parseHeader();
+    return inHeader_ < sizeof(Header) ? more : parseHeader();
   }
   const size_t taken = std::min(left, static_cast<size_t>(in_.length) - inPayload_);
   inPayload_ += taken;
   left -= taken;
-  if (inPayload_ < in_.length) return true;
+  if (inPayload_ < in_.length) return more;
   owner_.frameArrived(*this, in_, inStarted_);
   if (closed_) return false;
   in_ = next;
   inHeader_ = left;
-  return inHeader_ < sizeof(Header) || parseHeader();
+  return inHeader_ < sizeof(Header) ? more : parseHeader();
 }
 
 bool Link::parseHeader() {

@@ -210,6 +210,8 @@ NB_MODULE(_native, m) {
           },
           "programs"_a, "tensors"_a, "chunks"_a, "transfers"_a, "windows"_a, "divisor"_a,
           "Add to the table of a running job; numbers in it count on from what is there.")
+      .def("retire", &Job::retire, "tensors"_a,
+           "Complete here, and never submitted again: free their chunks.")
       .def(
           "reroute",
           [](Job& job, const StepList& programs, const std::vector<int32_t>& chosen) {

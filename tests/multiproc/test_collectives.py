@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,43 @@ def test_reduce_scatter_then_all_gather_is_an_all_reduce(aggregation: str, tmp_p
                 np.testing.assert_allclose(data, true, rtol=1e-5, atol=1e-5)
 
     values(world, body)
+
+
+def test_sizes_never_seen_again_take_no_memory(tmp_path: Path) -> None:
+    """Rounds of new sizes on a job that keeps two kinds: the memory of the first rounds serves the later ones."""
+
+    def body(rank: int) -> int:
+        with open_rank(str(tmp_path), rank, 2, [4]) as session:
+            calls = Collectives(session, kept_kinds=2)
+
+            def one(count: int) -> None:
+                data = np.full(count, 1.0 + rank, dtype=np.float32)
+                pieces = [data.ctypes.data, data[count // 2 :].ctypes.data]
+                assert calls.all_reduce(data.ctypes.data, data.nbytes, "f32").wait()
+                assert (data == 3.0).all()
+                assert calls.reduce_scatter(pieces, count // 2 * 4, "f32").wait()
+                assert data[rank * (count // 2)] == 6.0
+
+            slow = np.full(7, 1.0 + rank, dtype=np.float32)
+            kept = calls.all_reduce(slow.ctypes.data, slow.nbytes, "f32")  # its kind is closed before it is waited for
+            for count in range(1_000_000, 1_000_024, 2):
+                one(count)
+            before = resident_bytes()
+            for count in range(1_000_024, 1_000_104, 2):
+                one(count)
+            grown = resident_bytes() - before
+            assert kept.wait()
+            assert (slow == 3.0).all()
+            assert calls.all_reduce(slow.ctypes.data, slow.nbytes, "f32").wait()  # opened once more
+            assert (slow == 6.0).all()
+            return grown
+
+    # Both ranks are in this process. Kept for good, 40 sizes would take 40 x 4 MB of sums for each of the two calls.
+    assert max(values(2, body)) < 80e6
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:

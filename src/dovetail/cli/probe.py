@@ -51,7 +51,7 @@ def probe(
     from rich.progress import Progress
 
     from dovetail.network.probe import Effort, passes_for, probe_all
-    from dovetail.training.launch import Launch, launched, open_store  # only now is torch loaded
+    from dovetail.training.launch import Place, launched, open_store  # only now is torch loaded
 
     effort = Effort(echoes=echoes, bulk=parse_bytes(bulk))  # bad numbers are told before anybody meets
     if truth is not None:
@@ -59,7 +59,7 @@ def probe(
     names = read_hosts(hosts).hosts if hosts else ()
     if names:
         mine = _line_of_this_host(names, rank, port, str(hosts))
-        place = Launch(rank=mine, world=len(names), local_rank=0, master=names[0], port=port)
+        place = Place(rank=mine, world=len(names), local_rank=0, master=names[0], port=port)
     else:
         place = launched(os.environ)
     me, address = place.rank, route_address(place.master, place.port)

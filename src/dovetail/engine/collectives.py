@@ -1,10 +1,11 @@
 """Collectives on tensors that no plan knows: a channel per kind of call, made at its first use.
 
-All ranks make the same calls in the same order, so each finds the same channel without asking.
+All ranks make the same calls in the same order, so each finds the same channel without asking, and closes the same.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from dovetail.plan.partition import spread
 from dovetail.plan.steps import ADD, DELIVER, FETCH, FINISH, SEND, root_of
 
 IN_FLIGHT = 4  # calls of one kind that may be under way at once
+KEPT_KINDS = 1024  # whose channels stay open; those used least recently are closed first
+KEPT_BYTES = 2 << 30  # of all open channels' tensors, over all ranks
 LEAST_CHUNK = 4096  # bytes; smaller pieces cost more in headers than they gain in parallel links
 
 Steps = list[tuple[int, list[int]]]
@@ -40,6 +43,15 @@ class _Channel:
     iteration: int = 0
 
 
+@dataclass(slots=True)
+class _Used:
+    """A kind that has been called: its channels take turns."""
+
+    channels: list[_Channel]
+    nbytes: int  # of one channel
+    calls: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A call under way; its memory belongs to the engine until `wait` returns True."""
@@ -60,7 +72,14 @@ class Pending:
 class Collectives:
     """The calls of one job whose session was opened with any small plan over the wanted pattern."""
 
-    def __init__(self, session: Session, *, chunk_bytes: int = 64 * 1024) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        chunk_bytes: int = 64 * 1024,
+        kept_kinds: int = KEPT_KINDS,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
         table = session.table
         if table.hubs:
             raise BadInput("collectives run among the ranks; open them over a pattern without hubs, like 'shuffle'")
@@ -68,8 +87,10 @@ class Collectives:
         self._chunk_bytes = chunk_bytes
         self._tensors, self._transfers = len(table.tensors), len(table.transfers)
         self._programs = len(table.for_node(session.rank).programs)
-        self._channels: dict[tuple[Kind, int], _Channel] = {}
-        self._calls: dict[Kind, int] = {}
+        self._scatter: int | None = None  # the number of the first scatter program, once they are there
+        self._kept_kinds, self._kept_bytes = kept_kinds, kept_bytes
+        self._kinds: OrderedDict[Kind, _Used] = OrderedDict()  # the least recently used first
+        self._open_bytes = 0
         self._roots = [root_of(route) for route in table.routes]
 
     def all_reduce(self, ptr: int, nbytes: int, dtype: str, *, divisor: int = 1, priority: int = 0) -> Pending:
@@ -107,14 +128,7 @@ class Collectives:
         session = self._session
         if kind.nbytes == 0:
             return Pending(session, range(0), 0)
-        call = self._calls.get(kind, 0)
-        self._calls[kind] = call + 1
-        key = (kind, call % IN_FLIGHT)
-        channel = self._channels.get(key)
-        if channel is None:
-            channel = self._channels[key] = _Channel(self._open(kind, len(ptrs)))
-        elif channel.iteration:
-            session.wait(channel.tensors, channel.iteration)
+        channel = self._next_channel(kind, len(ptrs))
         channel.iteration += 1
         for tensor, ptr, here in zip(channel.tensors, ptrs, present, strict=True):
             if not here:
@@ -122,11 +136,37 @@ class Collectives:
             session.submit(tensor, channel.iteration, ptr if here else 0)
         return Pending(session, channel.tensors, channel.iteration)
 
+    def _next_channel(self, kind: Kind, pieces: int) -> _Channel:
+        """The kind's channels in turn, each opened at its first use; free when it returns."""
+        used = self._kinds.setdefault(kind, _Used([], kind.nbytes * pieces))
+        self._kinds.move_to_end(kind)
+        number = used.calls % IN_FLIGHT
+        used.calls += 1
+        if number == len(used.channels):
+            used.channels.append(_Channel(self._open(kind, pieces)))
+            self._open_bytes += used.nbytes
+            self._close_oldest()
+        else:
+            self._session.wait(used.channels[number].tensors, used.channels[number].iteration)
+        return used.channels[number]
+
+    def _close_oldest(self) -> None:
+        """Keep to the limits; what is closed follows from the order of calls alone, so it is the same on every rank."""
+        while len(self._kinds) > 1 and (len(self._kinds) > self._kept_kinds or self._open_bytes > self._kept_bytes):
+            _, used = self._kinds.popitem(last=False)
+            for channel in used.channels:
+                self._session.wait(channel.tensors, channel.iteration)
+                self._session.retire(channel.tensors)
+                self._open_bytes -= used.nbytes
+
     def _open(self, kind: Kind, pieces: int) -> range:
         """Add the channel's tensors, one a piece, to the running job."""
         code, itemsize = DTYPES[kind.dtype]
-        programs = [self._scatter_program(k) for k in range(pieces)] if kind.call == "scatter" else []
-        rows = [self._rows(kind, k, itemsize, len(programs)) for k in range(pieces)]
+        programs: list[Steps] = []
+        if kind.call == "scatter" and self._scatter is None:
+            programs = [self._scatter_program(k) for k in range(pieces)]
+            self._scatter = self._programs
+        rows = [self._rows(kind, k, itemsize) for k in range(pieces)]
         tensors = range(self._tensors, self._tensors + pieces)
         transfers = [[tensor] for tensor in tensors]
         self._session.extend(
@@ -134,10 +174,9 @@ class Collectives:
         )
         self._tensors += pieces
         self._transfers += pieces
-        self._programs += len(programs)
         return tensors
 
-    def _rows(self, kind: Kind, piece: int, itemsize: int, programs: int) -> npt.NDArray[np.int64]:
+    def _rows(self, kind: Kind, piece: int, itemsize: int) -> npt.NDArray[np.int64]:
         lanes = self._session.table.lanes
         even = -(-kind.nbytes // (len(self._roots) * 64)) * 64  # every link takes part where that is worth a frame
         chunk = max(LEAST_CHUNK, min(self._chunk_bytes, even)) // itemsize * itemsize
@@ -150,7 +189,8 @@ class Collectives:
         elif kind.call == "gather":
             rows[:, ROUTE] = self._roots.index(piece)
         else:
-            rows[:, ROUTE] = self._programs + piece
+            assert self._scatter is not None
+            rows[:, ROUTE] = self._scatter + piece
         rows[:, 4] = np.arange(len(offsets)) // len(self._roots) % lanes
         rows[:, 5] = rows[:, 6] = kind.priority
         rows[:, 7] = self._transfers + piece

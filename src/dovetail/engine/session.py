@@ -154,6 +154,10 @@ class Session:
         self._programs += more
         self.table = table
 
+    def retire(self, tensors: Sequence[int]) -> None:
+        """Free what these tensors use; they are complete here, and no rank will submit them again."""
+        self._job.retire(list(tensors))
+
     # --- one iteration ---
 
     def begin(self, iteration: int, hypers: Sequence[Hyper] = ()) -> None:

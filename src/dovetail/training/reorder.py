@@ -19,12 +19,13 @@ import msgspec
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from dovetail.engine.launch import environment
 from dovetail.errors import BadInput, DovetailError, Mismatch, Misuse, Unreachable
 from dovetail.network.collective import DEFAULT_SIZE, algorithm_name
 from dovetail.network.measure import route_address
 from dovetail.network.probe import Effort, passes_for, probe_all, schedule
 from dovetail.network.ranking import RankOrder, best_ranking
-from dovetail.training.launch import MEETING, Launch, launched, open_store
+from dovetail.training.launch import MEETING, Place, launched, open_store
 
 _calls = itertools.count()  # of this process; all ranks make theirs in the same order
 _kept: list[Any] = []  # stores that init_process_group will find; they live as long as the process
@@ -68,6 +69,7 @@ def reorder(
     if not time_limit > 0:
         raise BadInput(f"time_limit is {time_limit}; give seconds above 0")
     launch = launched(os.environ)
+    environment()  # under mpirun and Slurm, torch's names for what is known already
     me = _Member(
         host=socket.gethostname(),
         address=_checked(address) if address else route_address(launch.master, launch.port),
@@ -122,12 +124,10 @@ def new_ranks(members: Sequence[Any], hosts: Sequence[Sequence[int]], order: Seq
     return ranks
 
 
-def renumbered(env: Mapping[str, str], place: Launch) -> dict[str, str]:
+def renumbered(env: Mapping[str, str], place: Place) -> dict[str, str]:
     """The variables that change: who stays on its host keeps LOCAL_RANK, GROUP_RANK and what else names its place."""
     changed = {
         "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.world),
-        "LOCAL_RANK": str(place.local_rank),
         "MASTER_ADDR": place.master,
         "MASTER_PORT": str(place.port),
     }
@@ -136,7 +136,7 @@ def renumbered(env: Mapping[str, str], place: Launch) -> dict[str, str]:
     return changed
 
 
-def _introduce(store: Any, launch: Launch, me: _Member) -> list[_Member]:
+def _introduce(store: Any, launch: Place, me: _Member) -> list[_Member]:
     store.set(f"rank/{launch.rank}", msgspec.json.encode(me).decode())
     members = [msgspec.json.decode(store.get(f"rank/{r}"), type=_Member) for r in range(launch.world)]
     _all_have_read(store, launch, "members")
@@ -150,7 +150,7 @@ def _introduce(store: Any, launch: Launch, me: _Member) -> list[_Member]:
 
 def _agree(
     store: Any,
-    launch: Launch,
+    launch: Place,
     members: Sequence[_Member],
     hosts: Sequence[Sequence[int]],
     effort: Effort,
@@ -179,7 +179,7 @@ def _agree(
     return verdict.found
 
 
-def _all_have_read(store: Any, launch: Launch, what: str) -> None:
+def _all_have_read(store: Any, launch: Place, what: str) -> None:
     """Rank 0, whose end may be the store's, goes on when all others have what they need to end by themselves."""
     if launch.rank:
         store.set(f"{what}/{launch.rank}", "")
@@ -194,7 +194,7 @@ def _names(members: Sequence[_Member], leaders: Sequence[int]) -> list[str]:
     return names if len(set(names)) == len(names) else [members[r].address for r in leaders]
 
 
-def _new_master(store: Any, place: Launch, me: _Member) -> Launch:
+def _new_master(store: Any, place: Place, me: _Member) -> Place:
     """Rank 0 serves the store, so MASTER_ADDR must follow it; its server runs from now on, on the old port if free."""
     if place.rank == 0:
         for port in (place.port, 0):

@@ -1,4 +1,4 @@
-"""A process's place in its job, from each launcher's variables, and its place after the ranks are renumbered."""
+"""A process's place in its job, and what changes when the ranks are renumbered."""
 
 from __future__ import annotations
 
@@ -21,34 +21,13 @@ class Member:
     address: str = "10.0.0.1"
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "SLURM_PROCID": "7"},
-        {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-        {"PMI_RANK": "3", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1"},
-        {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"},
-    ],
-)
-def test_every_launcher_is_understood(env: dict[str, str]) -> None:
-    found = launched({**MASTER, **env})
-    assert (found.rank, found.world, found.local_rank, found.agent_store) == (3, 8, 1, False)
-    assert launched(TORCHRUN).agent_store
-
-
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        (MASTER, "no launcher has set RANK"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "MASTER_ADDR"),
-        ({**TORCHRUN, "RANK": "8"}, "rank 8 of 8"),
-        ({**TORCHRUN, "WORLD_SIZE": "many"}, "'many'"),
-        ({**TORCHRUN, "MASTER_PORT": "0"}, "port 0"),
-    ],
-)
-def test_what_is_missing_is_named(env: dict[str, str], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        launched(env)
+def test_a_place_is_the_launchers_word() -> None:
+    found = launched(TORCHRUN)
+    assert (found.rank, found.world, found.local_rank, found.agent_store) == (3, 8, 1, True)
+    del (without := dict(TORCHRUN))["TORCHELASTIC_USE_AGENT_STORE"]
+    assert not launched(without).agent_store
+    with pytest.raises(BadInput, match="no launcher has set RANK"):
+        launched(MASTER)
 
 
 def test_ranks_of_a_host_stay_together_in_local_order() -> None:
@@ -67,6 +46,6 @@ def test_hosts_that_share_a_name_are_told_apart_by_address() -> None:
 def test_only_numbers_change_and_the_place_stays() -> None:
     env = {**TORCHRUN, "GROUP_RANK": "1", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "8"}
     changed = renumbered(env, replace(launched(env), rank=5))
-    assert changed == {"RANK": "5", "ROLE_RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", **MASTER}
+    assert changed == {"RANK": "5", "ROLE_RANK": "5", **MASTER}
     of_two_roles = {**env, "ROLE_WORLD_SIZE": "4"}
     assert "ROLE_RANK" not in renumbered(of_two_roles, replace(launched(env), rank=5))
