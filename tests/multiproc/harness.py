@@ -13,7 +13,6 @@ The function is found again by its file and name, so it must be at the top level
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import importlib.util
 import inspect
@@ -31,10 +30,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from nursery import Forked, Nursery, die_with_parent, serve
+
 from dovetail.lab import Lab, environment
 
 _FOLDER = "DOVETAIL_TEST_FOLDER"
-_PR_SET_PDEATHSIG = 1
+_nursery = Nursery()
 LINES = 60  # of a rank's output that a failure shows
 
 
@@ -45,7 +46,7 @@ class NotEnded(Exception):
 class Group:
     """The running ranks; every wait has a bound."""
 
-    def __init__(self, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
+    def __init__(self, processes: list[subprocess.Popen[bytes] | Forked], folder: Path) -> None:
         self.processes = processes
         self.killed: set[int] = set()
         self._folder = folder
@@ -138,11 +139,14 @@ def ranks(
     gloo: bool = False,
     env: dict[str, str] | None = None,
 ) -> Iterator[Group]:
-    """Run `function(rank, size, *args)` in `size` fresh processes; with `gloo`, torch's process group is up."""
+    """Run `function(rank, size, *args)` in `size` fresh processes; with `gloo`, torch's process group is up.
+
+    On loopback they are forks of the nursery; on hosts, or with variables of their own, new processes.
+    """
     folder = Path(tempfile.mkdtemp(prefix="dovetail-ranks-"))
     (folder / "call").write_bytes(pickle.dumps((inspect.getfile(function), function.__name__, args, gloo)))
     port = free_port()
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes] | Forked] = []
     group = Group(processes, folder)
     try:
         for rank in range(size):
@@ -153,7 +157,11 @@ def ranks(
                 "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             }
             argv = [sys.executable, __file__]
-            with (folder / f"output-{rank}").open("wb") as output:
+            said = folder / f"output-{rank}"
+            if hosts is None and not env:
+                processes.append(_nursery.fork(variables, said, folder / f"exit-{rank}"))
+                continue
+            with said.open("wb") as output:
                 options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
                 if hosts is not None:
                     processes.append(hosts.popen(rank, argv, env=variables, **options))
@@ -188,8 +196,7 @@ def _environment(rank: int, size: int, port: int, hosts: Lab | None) -> dict[str
 
 def _child() -> None:
     """The other side: find the function, call it, and leave its outcome in the folder."""
-    # A test run that is itself killed must not leave ranks behind.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
     rank, size, folder = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(os.environ[_FOLDER])
@@ -245,4 +252,7 @@ def _load(file: str, name: str) -> Callable[..., Any]:
 if __name__ == "__main__":
     # Test modules import `harness` by name; this process must not hold a second copy of it.
     sys.modules["harness"] = sys.modules["__main__"]
-    _child()
+    if sys.argv[1:] == ["nursery"]:
+        serve(_child)
+    else:
+        _child()
