@@ -14,6 +14,7 @@ from dovetail.network.model import Cluster, Host, Link
 from dovetail.network.probe import schedule
 
 Groups = Sequence[Sequence[int]]
+NARROW = 0.85  # pairs across groups get less than this share of what pairs inside get, where there is an uplink
 
 
 def infer(matrix: ProbeMatrix, grouping: Grouping, *, passes: int, hubs: int = 0, rate: float = 0.0) -> Cluster:
@@ -48,6 +49,16 @@ def infer(matrix: ProbeMatrix, grouping: Grouping, *, passes: int, hubs: int = 0
             if len(racks) > 1
         },
     )
+
+
+def narrow_between(matrix: ProbeMatrix, groups: Groups) -> bool:
+    """Whether pairs across the groups clearly get less than pairs inside; groups may also be an accident of noise."""
+    group_of = {node: number for number, members in enumerate(groups) for node in members}
+    inside, across = [], []
+    for a in range(len(matrix.hosts)):
+        for b in range(a):
+            (inside if group_of[a] == group_of[b] else across).append(matrix.bandwidth[a][b])
+    return bool(inside and across) and statistics.median(across) < NARROW * statistics.median(inside)
 
 
 def uplink(matrix: ProbeMatrix, racks: Groups, number: int, *, passes: int) -> float:

@@ -80,7 +80,7 @@ def judge(question: Question, matrix: ProbeMatrix, profile: Profile) -> Finding:
     """What the probes say; a pure function, though only rank 0 is asked, so that all ranks go the same way."""
     # Not at the top: only rank 0 pays for loading what groups.
     from dovetail.network.group import Grouping, group_hosts
-    from dovetail.network.infer import infer
+    from dovetail.network.infer import infer, narrow_between
 
     if question.groups is not None:
         grouping = Grouping(groups=[list(g) for g in question.groups], clarity=1.0)
@@ -88,6 +88,8 @@ def judge(question: Question, matrix: ProbeMatrix, profile: Profile) -> Finding:
         grouping = Grouping(groups=[list(range(len(matrix.hosts)))], clarity=0.0)
     else:
         grouping = group_hosts(matrix)
+        if question.aggregation == FREE and not narrow_between(matrix, grouping.groups):
+            grouping = replace(grouping, clarity=0.0)
     cluster = infer(matrix, grouping, passes=EFFORT.passes, hubs=question.hubs, rate=question.rate)
     if question.aggregation != FREE:
         return Finding(

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.errors import BadInput
 from dovetail.network.group import Grouping, group_hosts
-from dovetail.network.infer import infer, uplink
+from dovetail.network.infer import infer, narrow_between, uplink
 from dovetail.network.matrix import ProbeMatrix
 from dovetail.network.probe import schedule
 
@@ -51,6 +51,12 @@ def test_groups_that_nobody_sees_are_no_racks() -> None:
     assert cluster.uplinks == {}
     assert {host.rack for host in cluster.workers} == {"rack 0"}
     assert cluster.hubs[0].link.bandwidth == pytest.approx(6 * LINK)
+
+
+def test_only_an_uplink_makes_pairs_across_groups_slow() -> None:
+    assert narrow_between(probed(RACKS, link=LINK, up=2 * LINK), RACKS)
+    assert not narrow_between(probed(RACKS, link=LINK, up=100 * LINK), RACKS)
+    assert not narrow_between(probed(RACKS, link=LINK, up=UPLINK), [list(range(8))])
 
 
 def test_a_rate_limit_is_part_of_the_links() -> None:
