@@ -19,7 +19,7 @@ from dovetail.plan.base import per_parameter
 from dovetail.plan.buckets import MIB, buckets
 from dovetail.plan.bulk import barrier
 from dovetail.plan.linkcost import WITH_HUBS
-from dovetail.plan.policies import AUTO, make_plan, run_passes
+from dovetail.plan.policies import AUTO, plan_for_training, run_passes
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.network import Backlog
 from dovetail.simulate.run import simulate
@@ -84,7 +84,7 @@ def predicted(system: System, variant: str, profile: Profile, cluster: Cluster) 
         return min(_seconds(profile, candidate.plan, cluster) for candidate in found)
     if not system.each:
         return _seconds(profile, ddp_plan(profile, cluster, megabytes=float(variant)), cluster)
-    plan = make_plan(profile, cluster, variant, aggregation=system.pattern, update=system.update)
+    plan = plan_for_training(profile, cluster, variant, aggregation=system.asked, update=system.update)
     return _seconds(profile, plan, cluster)
 
 

@@ -32,6 +32,9 @@ class Means:
     trace: bool = False
 
 
+SHARDED = "sharded"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """`attach(model, optimizer, means)` gives the model to call; the best of the `variants` is measured, or `each`."""
@@ -49,6 +52,11 @@ class System:
     def free(self) -> bool:
         """Whether the pattern is the system's own choice."""
         return self.name == AUTO
+
+    @property
+    def asked(self) -> str | None:
+        """The aggregation that is asked for; None = what distribute() takes by itself."""
+        return AUTO if self.free else None if self.name == SHARDED else self.pattern
 
     @property
     def update(self) -> str | None:
@@ -101,7 +109,7 @@ def _attach_dovetail(system: str, model: nn.Module, optimizer: Optimizer, means:
         optimizer,
         policy=means.variant,
         hubs=means.hubs,
-        aggregation=AUTO if chosen.free else chosen.pattern,
+        aggregation=chosen.asked,
         update=chosen.update or "auto",
         rate=means.rate,
         trace=means.trace,
@@ -173,7 +181,7 @@ SYSTEMS = {
         System(name="ddp-dovetail", pattern=RING, attach=_attach_ddp_on_dovetail, variants=BUCKETS),
         replace(_dovetail("ddp-scheduled", SHUFFLE), attach=_attach_ddp_scheduled),
         *(_c10d(policy) for policy in ("dear", AUTO)),
-        _dovetail("sharded", SHUFFLE),
+        _dovetail(SHARDED, RING),
         *(_dovetail(pattern, pattern) for pattern in PATTERNS),
         replace(_dovetail(AUTO, SHUFFLE, AUTO), own=True),
     )

@@ -17,7 +17,7 @@ from dovetail.plan.depth import depth
 from dovetail.plan.first_use import first_use
 from dovetail.plan.ibatch import ibatch, ibatch_greedy
 from dovetail.plan.linkcost import WITH_HUBS, one_way
-from dovetail.plan.schedule import Plan
+from dovetail.plan.schedule import REDUCE, Plan
 from dovetail.plan.slices import slices
 from dovetail.plan.tac import tac
 from dovetail.plan.tic import tic
@@ -95,6 +95,21 @@ def make_plan(
     kept = [step for step, name in zip(chosen.passes, names, strict=True) if name not in off]
     start = replace(per_parameter(profile, policy=policy), aggregation=pattern, update=place)
     return run_passes(start, profile, cluster, kept)
+
+
+def plan_for_training(
+    profile: Profile, cluster: Cluster, policy: str, *, aggregation: str | None = None, update: str | None = None
+) -> Plan:
+    """The policy's plan; where neither it nor the user names a pattern, three ranks and more sum in a ring if they can.
+
+    A ring moves as many bytes as a shuffle, but each rank hears from one other only, so that no queue overflows.
+    """
+    plan = make_plan(profile, cluster, policy, aggregation=aggregation, update=update)
+    named = aggregation or policies()[policy].aggregation
+    in_one_go = all(transfer.kind == REDUCE for transfer in plan.transfers)
+    if named or cluster.hubs or plan.update != "worker" or not in_one_go or len(cluster.workers) < 3:
+        return plan
+    return make_plan(profile, cluster, policy, aggregation="ring", update=update)
 
 
 def run_passes(plan: Plan, profile: Profile, cluster: Cluster, passes: Sequence[Pass]) -> Plan:

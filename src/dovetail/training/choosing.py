@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dovetail.network.model import Cluster
 from dovetail.plan.auto import candidates, label
-from dovetail.plan.policies import make_plan
+from dovetail.plan.policies import plan_for_training
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.run import simulate
 from dovetail.trace.graph import Profile
@@ -31,8 +31,9 @@ class Candidate:
 def shortlist(profile: Profile, cluster: Cluster, *, aggregation: str | None, place: str) -> list[Candidate]:
     """The plans worth trying, the most promising first, DDP's schedule always among them."""
     plans = [p for p in candidates(profile, cluster) if p.update == place and aggregation in (None, p.aggregation)]
-    fixed = aggregation or ("hub" if cluster.hubs else "shuffle")
-    plans += [make_plan(profile, cluster, name, aggregation=fixed, update=place) for name in NAMES]
+    # Away from the workers, only a hub or a shuffle's masters can update, whatever the policy would take by itself.
+    fixed = aggregation or (None if place == "worker" else "hub" if cluster.hubs else "shuffle")
+    plans += [plan_for_training(profile, cluster, name, aggregation=fixed, update=place) for name in NAMES]
     distinct = {replace(p, policy="", fingerprint=""): p for p in reversed(plans)}
     scored = [Candidate(p, simulate(profile, p, cluster, quick=True).iteration_time) for p in distinct.values()]
     scored.sort(key=lambda c: c.predicted)

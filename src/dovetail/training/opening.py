@@ -24,7 +24,7 @@ from dovetail.network.measure import route_address
 from dovetail.network.model import Cluster, Link
 from dovetail.plan.choice import FREE
 from dovetail.plan.patterns import SHARING
-from dovetail.plan.policies import make_plan
+from dovetail.plan.policies import plan_for_training
 from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
 from dovetail.training.order import registration
@@ -64,9 +64,9 @@ class Setting:
 
     @property
     def pattern(self) -> str | None:
-        """The aggregation to plan for; None = the policy's own. A process group's halves are those of a shuffle."""
-        if self.engine == C10D:
-            return "shuffle"
+        """The aggregation to plan for; None = what suits. A process group's halves are those of a shuffle."""
+        if self.engine == C10D or (self.autotune and self.aggregation is None and not self.hubs):
+            return "shuffle"  # whose masters autotune can move
         return None if self.aggregation == FREE else self.aggregation
 
     @property
@@ -165,7 +165,7 @@ class Opener:
         return self._plan(profile, cluster)
 
     def _plan(self, profile: Profile, cluster: Cluster) -> Plan:
-        return make_plan(profile, cluster, self._policy, aggregation=self.setting.pattern, update=self.place)
+        return plan_for_training(profile, cluster, self._policy, aggregation=self.setting.pattern, update=self.place)
 
     def weighs_links(self, profile: Profile) -> bool:
         """Whether the policy's plan depends on how fast links are, so that they are worth measuring."""

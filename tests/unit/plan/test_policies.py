@@ -20,7 +20,7 @@ from dovetail.plan.dear import dear
 from dovetail.plan.first_use import first_use
 from dovetail.plan.ibatch import ibatch_push
 from dovetail.plan.patterns import PATTERNS
-from dovetail.plan.policies import make_plan, policies, register_policy, run_passes
+from dovetail.plan.policies import make_plan, plan_for_training, policies, register_policy, run_passes
 from dovetail.plan.schedule import BACKWARD, FORWARD, PULL, PUSH, REDUCE, Plan
 from dovetail.plan.slices import slice_transfers, slices
 from dovetail.plan.sparsify import sparsify
@@ -32,6 +32,25 @@ from dovetail.trace.graph import Op, Param, Profile
 CLUSTER = Cluster.uniform(workers=4, link=Link(startup=50e-6, bandwidth=125e6))
 NET = chain([(400_000, 1e-3, 2e-3), (4_000, 1e-3, 2e-3), (4_000_000, 2e-3, 4e-3)])
 NAMES = list(policies())
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "hubs", "more", "pattern"),
+    [
+        ("p3", 4, 0, {}, "ring"),
+        ("p3", 2, 0, {}, "shuffle"),
+        ("p3", 4, 1, {}, "hub"),
+        ("p3", 4, 0, {"update": "hub"}, "shuffle"),
+        ("p3", 4, 0, {"aggregation": "tree"}, "tree"),
+        ("ibatch", 4, 0, {}, "shuffle"),
+        ("dear", 4, 0, {}, "shuffle"),
+    ],
+)
+def test_ranks_sum_in_a_ring_where_nothing_speaks_against_it(
+    policy: str, workers: int, hubs: int, more: dict[str, str], pattern: str
+) -> None:
+    cluster = Cluster.uniform(workers=workers, link=Link(startup=50e-6, bandwidth=125e6), hubs=hubs)
+    assert plan_for_training(NET, cluster, policy, **more).aggregation == pattern
 
 
 @pytest.fixture
