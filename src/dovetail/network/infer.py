@@ -54,7 +54,8 @@ def infer(matrix: ProbeMatrix, grouping: Grouping, *, passes: int, hubs: int = 0
 def narrow_between(matrix: ProbeMatrix, groups: Groups) -> bool:
     """Whether pairs across the groups clearly get less than pairs inside; groups may also be an accident of noise."""
     group_of = {node: number for number, members in enumerate(groups) for node in members}
-    inside, across = [], []
+    inside: list[float] = []
+    across: list[float] = []
     for a in range(len(matrix.hosts)):
         for b in range(a):
             (inside if group_of[a] == group_of[b] else across).append(matrix.bandwidth[a][b])
