@@ -85,4 +85,5 @@ def test_a_hundred_thousand_transfers_are_checked_in_linear_time() -> None:
         return time.process_time() - begin
 
     seconds(1000)
-    assert seconds(100_000) < 25 * max(seconds(10_000), 0.02)
+    # Ten times as many in a quadratic time would take a hundred times as long; a busy machine makes it forty.
+    assert min(seconds(100_000) for _ in range(2)) < 60 * max(seconds(10_000), 0.02)
