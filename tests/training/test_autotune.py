@@ -18,7 +18,7 @@ from dovetail.timeline import DECIDE
 from dovetail.training import shutdown, timeline
 from dovetail.training import tuning as machine
 
-STEPS = 22
+STEPS = 40  # how many of them bring a decision depends on how rounds happen to last
 GROUPS = Options(groups=((0, 3), (1, 2)), chunk_bytes=1024)
 CASES: dict[str, dict[str, Any]] = {
     "shuffle": {"options": Options(chunk_bytes=1024)},
@@ -69,7 +69,7 @@ def test_losses_are_ddps_whoever_masters_what(on_four: list[dict[str, Any]], cas
         losses, weights, _, moved, _ = found[case]
         assert max(abs(a - b) for a, b in zip(found["ddp"], losses, strict=True)) < 1e-5
         assert torch.equal(weights, on_four[0][case][1])
-        assert moved == on_four[0][case][3] >= 1, "masters have moved, and on all ranks alike"
+        assert moved == on_four[0][case][3] >= 3, "masters have moved, and on all ranks alike"
 
 
 def test_decisions_are_said_once_and_seen_in_the_report(on_four: list[dict[str, Any]]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import scenarios_checkpoint
 import scenarios_features
+import scenarios_graphs
 from harness import ranks
 from networks import run_all
 from nodes import hub
 
-SCENARIOS = scenarios_features.ALL + scenarios_checkpoint.ALL
+SCENARIOS = scenarios_features.ALL + scenarios_graphs.ALL + scenarios_checkpoint.ALL
 
 
 def run(rank: int, size: int, address: str) -> dict[str, str]:

@@ -86,7 +86,7 @@ class Reporter:
         return {rank: work for rank, work in sorted(found.items()) if work > 0}
 
     def _key(self, rank: int) -> str:
-        return f"dovetail/{self._job}/work/{rank}"
+        return f"dovetail/{self._job}/pace/{rank}"
 
 
 def serve_if_asked() -> None:
