@@ -189,10 +189,11 @@ class OverheadOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadReply:
-    """Seconds of a step, on the wall and of this process's cores; as first words, what is trained."""
+    """Seconds of a step, on the wall, of the thread that trains and of the process; as first words, what is trained."""
 
     wall: float = 0.0
-    cpu: float = 0.0
+    thread: float = 0.0
+    process: float = 0.0
     params: int = 0
     nbytes: int = 0
     batch: int = 0

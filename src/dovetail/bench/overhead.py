@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.bench.crew import Crew
 from dovetail.bench.orders import OverheadOrder, OverheadPost, OverheadReply
-from dovetail.bench.result import OverheadResult, Times
+from dovetail.bench.result import Middle, OverheadResult, Times
 from dovetail.bench.stage import Site, Tell, built
 from dovetail.errors import BadInput
 
@@ -14,7 +14,7 @@ WARMUP = 2  # steps of each kind that do not count: the plan is made, memory is 
 def bench_overhead(
     *, workers: int, params: int, step: float, rounds: int, steps: int, tell: Tell = lambda _: None
 ) -> OverheadResult:
-    """Plain and distributed steps of a real network take turns in the same processes, on an unshaped network."""
+    """Plain and distributed steps of a real network take turns on rank 0; the other ranks leave it the cores."""
     if workers < 2 or params < 4 or not step > 0 or rounds < 1 or steps < 1:
         raise BadInput(
             f"{rounds} rounds of {steps} steps of {step} s with {params} parameters on {workers} workers; "
@@ -33,7 +33,7 @@ def bench_overhead(
                     order = OverheadOrder(distributed=kind, steps=steps if turn >= 0 else WARMUP)
                     replies = crew.ask(order, OverheadReply)
                     if turn >= 0:
-                        (distributed if kind else plain).append(mean(replies))
+                        (distributed if kind else plain).append(replies[0])
         pairs = list(zip(distributed, plain, strict=True))
         return OverheadResult(
             bench="overhead",
@@ -42,14 +42,10 @@ def bench_overhead(
             bytes=first.nbytes,
             batch=first.batch,
             plain_wall_s=Times.of([p.wall for p in plain]),
-            plain_cpu_s=Times.of([p.cpu for p in plain]),
-            wall_ratio=Times.of([d.wall / p.wall for d, p in pairs]),
-            cpu_ratio=Times.of([d.cpu / p.cpu for d, p in pairs]),
+            plain_thread_s=Times.of([p.thread for p in plain]),
+            plain_process_s=Times.of([p.process for p in plain]),
+            wall_ratio=Middle.of([d.wall / p.wall for d, p in pairs]),
+            thread_ratio=Middle.of([d.thread / p.thread for d, p in pairs]),
+            process_ratio=Middle.of([d.process / p.process for d, p in pairs]),
             notes=stage.notes,
         )
-
-
-def mean(replies: list[OverheadReply]) -> OverheadReply:
-    """Of all ranks' times."""
-    count = len(replies)
-    return OverheadReply(wall=sum(r.wall for r in replies) / count, cpu=sum(r.cpu for r in replies) / count)

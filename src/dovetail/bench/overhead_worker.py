@@ -1,4 +1,8 @@
-"""One rank of `bench overhead`: the same network twice, once alone and once distributed."""
+"""One rank of `bench overhead`: the same network twice, once alone and once distributed.
+
+Only rank 0 has a batch that takes time. The others train on one sample, so that engines find a free core: machines of
+a cluster have cores of their own.
+"""
 
 from __future__ import annotations
 
@@ -31,35 +35,39 @@ class Trainee:
 
     def run(self, batch: torch.Tensor, steps: int) -> OverheadReply:
         """Mean times of a step, with all its updates done at the end."""
-        dist.barrier()
-        wall, cpu = time.monotonic(), time.process_time()
+        clocks = time.monotonic, time.thread_time, time.process_time
+        before = [clock() for clock in clocks]
         for _ in range(steps):
             self._optimizer.zero_grad()
             self.model(batch).square().mean().backward()
             self._optimizer.step()
         self.model.state_dict()  # complete when it returns
-        return OverheadReply(wall=(time.monotonic() - wall) / steps, cpu=(time.process_time() - cpu) / steps)
+        wall, thread, process = ((clock() - start) / steps for clock, start in zip(clocks, before, strict=True))
+        return OverheadReply(wall=wall, thread=thread, process=process)
 
 
 def start(post: OverheadPost) -> tuple[OverheadReply, Callable[[OverheadOrder], OverheadReply]]:
     """What is trained, and what obeys orders."""
     trainees = {kind: Trainee(post.params, distributed=kind) for kind in (False, True)}
-    samples = _samples(trainees[False], post.step)
+    samples = _samples(trainees[False], post.step) if dist.get_rank() == 0 else 1
     batch = torch.randn(samples, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
     weights = list(trainees[False].model.parameters())
     words = OverheadReply(params=len(weights), nbytes=sum(p.nbytes for p in weights), batch=samples)
-    return words, lambda order: trainees[order.distributed].run(batch, order.steps)
+
+    def obey(order: OverheadOrder) -> OverheadReply:
+        dist.barrier()
+        return trainees[order.distributed].run(batch, order.steps)
+
+    return words, obey
 
 
 def _samples(trainee: Trainee, step: float) -> int:
-    """How many samples make a step of `step` seconds, as the slowest rank finds it."""
+    """How many samples make a step of `step` seconds."""
     samples = TRIAL
     for _ in range(TRIALS):
         trial = torch.randn(samples, WIDTH)
         trainee.run(trial, 1)
-        took = torch.tensor([trainee.run(trial, 2).wall])
-        dist.all_reduce(took, dist.ReduceOp.MAX)
-        samples = max(1, round(samples * step / took.item()))
+        samples = max(1, round(samples * step / trainee.run(trial, 2).wall))
     return samples
 
 

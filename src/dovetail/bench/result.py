@@ -177,8 +177,25 @@ class PullResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Middle:
+    """Of many values on a noisy machine: the median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Middle:
+        """Of one value or more."""
+        low, median, high = (
+            statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
+        )
+        return cls(median=median, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadResult:
-    """`bench overhead`: a distributed step over the plain step beside it, as ratios of each pair of turns."""
+    """`bench overhead`: rank 0's distributed step over the plain step beside it, as ratios of each pair of turns."""
 
     bench: str
     workers: int
@@ -186,9 +203,11 @@ class OverheadResult:
     bytes: int
     batch: int
     plain_wall_s: Times
-    plain_cpu_s: Times
-    wall_ratio: Times
-    cpu_ratio: Times
+    plain_thread_s: Times
+    plain_process_s: Times
+    wall_ratio: Middle
+    thread_ratio: Middle
+    process_ratio: Middle
     notes: tuple[str, ...] = ()
 
 

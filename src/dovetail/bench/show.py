@@ -187,10 +187,14 @@ def overhead_table(result: OverheadResult) -> Group:
         f"{result.params} parameters, {format_bytes(result.bytes)}, {result.workers} workers, unshaped: "
         "a distributed step over a plain one"
     )
-    table = _table(("time",), ("plain step", "distributed / plain", "min to max"))
-    rows = (("wall", result.plain_wall_s, result.wall_ratio), ("process CPU", result.plain_cpu_s, result.cpu_ratio))
+    table = _table(("time",), ("plain step", "distributed / plain", "half of the pairs"))
+    rows = (
+        ("wall", result.plain_wall_s, result.wall_ratio),
+        ("CPU of the thread that trains", result.plain_thread_s, result.thread_ratio),
+        ("CPU of the process", result.plain_process_s, result.process_ratio),
+    )
     for name, plain, ratio in rows:
-        spread = f"{ratio.min:.3f} to {ratio.max:.3f}"
+        spread = f"{ratio.low:.3f} to {ratio.high:.3f}"
         table.add_row(name, format_seconds(plain.median), f"{ratio.median:.3f}", spread)
     return _under(title, table, result.notes)
 

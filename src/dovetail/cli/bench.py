@@ -222,14 +222,14 @@ def pull(
 def overhead(
     workers: Workers = 2,
     params: Annotated[int, typer.Option(help="parameters of the network, all small")] = 200,
-    step: Annotated[str, typer.Option(help="seconds of a step, by the size of the batch")] = "0.3",
-    rounds: Annotated[int, typer.Option(help="turns of each kind")] = 10,
-    steps: Annotated[int, typer.Option(help="steps in a turn")] = 5,
+    step: Annotated[str, typer.Option(help="seconds of a step, by the size of the batch")] = "0.2",
+    rounds: Annotated[int, typer.Option(help="turns of each kind")] = 60,
+    steps: Annotated[int, typer.Option(help="steps in a turn")] = 2,
     json: Json = None,
 ) -> None:
     """Compare steps of a compute-bound network with and without dovetail, in the same processes in turns.
 
-    Example: dovetail bench overhead --params 200 --step 0.3
+    Example: dovetail bench overhead --params 200 --step 0.2
     """
     with telling() as tell:
         seconds = parse_seconds(step)

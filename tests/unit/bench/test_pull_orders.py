@@ -6,8 +6,8 @@ import pytest
 
 from dovetail.bench.bounds import Network
 from dovetail.bench.models import published
-from dovetail.bench.orders import OverheadReply, Workload
-from dovetail.bench.overhead import bench_overhead, mean
+from dovetail.bench.orders import Workload
+from dovetail.bench.overhead import bench_overhead
 from dovetail.bench.pull import RANDOM, bench_pull, priorities, pull_time
 from dovetail.bench.stage import Site
 from dovetail.errors import BadInput
@@ -33,11 +33,6 @@ def test_the_hub_s_link_bounds_what_all_clients_pull() -> None:
     assert pull_time(100, Network(racks=(0, 0), rate=10.0, hub_rate=40.0)) == 10.0
     assert pull_time(100, Network(racks=(0, 0), rate=10.0, hub_rate=10.0)) == 20.0
     assert pull_time(100, Network(racks=(0, 0), rate=0.0)) == 0.0
-
-
-def test_the_mean_is_over_ranks() -> None:
-    found = mean([OverheadReply(wall=1.0, cpu=2.0), OverheadReply(wall=2.0, cpu=4.0)])
-    assert (found.wall, found.cpu) == (1.5, 3.0)
 
 
 def test_bad_input_is_named() -> None:
