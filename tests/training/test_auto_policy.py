@@ -12,7 +12,7 @@ from dovetail.network.model import Cluster
 from dovetail.training import replanning, shutdown
 from dovetail.training.opening import Opener
 
-STEPS = 24  # two recorded, three candidates of four rounds and one between, and some after the decision
+STEPS = 24  # two recorded, three candidates of five rounds, and some after the decision
 
 
 def auto(rank: int, size: int) -> tuple[str, list[bool]]:

@@ -20,6 +20,8 @@ CASES: dict[str, dict[str, Any]] = {
     "given groups": {"aggregation": "two-level", "options": Options(groups=((0, 3), (1, 2)))},
     "found groups": {"aggregation": "two-level"},
     "dear over groups": {"aggregation": "two-level", "policy": "dear", "options": Options(groups=((0, 3), (1, 2)))},
+    "dear in a ring": {"policy": "dear"},
+    "ibatch in a ring": {"policy": "ibatch"},
     "auto": {"aggregation": "auto"},
     "auto at the aggregator": {"aggregation": "auto", "update": "hub"},
 }

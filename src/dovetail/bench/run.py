@@ -19,7 +19,7 @@ from dovetail.timeline import Timeline
 
 WARMUP = 2  # iterations before those that count
 TRIAL = 3  # iterations to choose a variant by, and of a saved timeline
-AUTO_WARMUP = 20  # iterations in which `auto` looks, tries its candidates and settles
+AUTO_WARMUP = 22  # iterations in which `auto` looks, tries its candidates and settles
 
 VERDICT = "dovetail: "  # a line that distribute prints
 LEAST_SHARE = 0.05  # of an iteration; below it there is nothing to overlap

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dovetail.network.cost import Verdict, hierarchy
 from dovetail.network.model import Cluster
 from dovetail.plan.linkcost import both_ways
-from dovetail.plan.policies import make_plan
+from dovetail.plan.policies import LEAST_RING, make_plan
 from dovetail.plan.schedule import Plan
 from dovetail.timeline import Timeline
 from dovetail.trace.graph import Profile
@@ -72,7 +72,9 @@ def _patterns(cluster: Cluster, racks: int, place: str, rule: Verdict | None) ->
     """What this cluster can run; among equals the earlier one wins, so hubs in racks come first where they pay."""
     known = ["rack-hubs"] if rule is not None and rule.pays else []
     known += ["hub"] if cluster.hubs else []
-    known += ["shuffle", "ring", "halving-doubling", "tree"]
+    # Three ranks that shuffle send to each other at once and lose packets, which the simulator does not know.
+    known += ["ring", "shuffle"] if len(cluster.workers) >= LEAST_RING else ["shuffle", "ring"]
+    known += ["halving-doubling", "tree"]
     known += ["two-level"] if racks > 1 else []
     known += ["rack-hubs"] if rule is not None and not rule.pays else []
     return [p for p in known if p in AT_AGGREGATOR] if place == "hub" else known

@@ -17,13 +17,14 @@ from dovetail.plan.depth import depth
 from dovetail.plan.first_use import first_use
 from dovetail.plan.ibatch import ibatch, ibatch_greedy
 from dovetail.plan.linkcost import WITH_HUBS, one_way
-from dovetail.plan.schedule import REDUCE, Plan
+from dovetail.plan.schedule import Plan
 from dovetail.plan.slices import slices
 from dovetail.plan.tac import tac
 from dovetail.plan.tic import tic
 from dovetail.plan.windows import windows
 from dovetail.trace.graph import Profile
 
+LEAST_RING = 3  # workers; two exchange with each other in any pattern
 AUTO = "auto"  # not a list of passes: plan/auto.py compares plans by simulation
 
 
@@ -100,14 +101,12 @@ def make_plan(
 def plan_for_training(
     profile: Profile, cluster: Cluster, policy: str, *, aggregation: str | None = None, update: str | None = None
 ) -> Plan:
-    """The policy's plan; where neither it nor the user names a pattern, three ranks and more sum in a ring if they can.
+    """The policy's plan; where the user names no pattern, three ranks and more sum in a ring if they can.
 
     A ring moves as many bytes as a shuffle, but each rank hears from one other only, so that no queue overflows.
     """
     plan = make_plan(profile, cluster, policy, aggregation=aggregation, update=update)
-    named = aggregation or policies()[policy].aggregation
-    in_one_go = all(transfer.kind == REDUCE for transfer in plan.transfers)
-    if named or cluster.hubs or plan.update != "worker" or not in_one_go or len(cluster.workers) < 3:
+    if aggregation or cluster.hubs or plan.update != "worker" or len(cluster.workers) < LEAST_RING:
         return plan
     return make_plan(profile, cluster, policy, aggregation="ring", update=update)
 

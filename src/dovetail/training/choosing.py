@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 
 from dovetail.network.model import Cluster
 from dovetail.plan.auto import candidates, label
-from dovetail.plan.policies import plan_for_training
+from dovetail.plan.linkcost import WITH_HUBS
+from dovetail.plan.policies import LEAST_RING, plan_for_training
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.run import simulate
 from dovetail.trace.graph import Profile
 from dovetail.units import format_seconds
 
-ROUNDS = 4  # iterations a candidate is tried for; the first one fills the pipeline and is not counted
+ROUNDS = 5  # iterations a candidate is tried for; the first one fills the pipeline and is not counted
 MOST = 3  # candidates tried for real, DDP's schedule among them
-CLEARLY = 0.98  # the predicted best gives way only to one that takes less than this share of its time
+CLEARLY = 0.99  # the predicted best gives way only to one that takes less than this share of its time
+COMPARABLE = 1.1  # times the best prediction: another pattern's best plan is tried before a second one of the same
+CROWDED = 1.05  # a pattern in which several send to one loses packets, which the simulator does not know
 NAMES = ("ddp", "tac", "p3", "caramel", "dear")  # tried where the aggregation or the update's place is fixed
 
 
@@ -36,10 +39,25 @@ def shortlist(profile: Profile, cluster: Cluster, *, aggregation: str | None, pl
     plans += [plan_for_training(profile, cluster, name, aggregation=fixed, update=place) for name in NAMES]
     distinct = {replace(p, policy="", fingerprint=""): p for p in reversed(plans)}
     scored = [Candidate(p, simulate(profile, p, cluster, quick=True).iteration_time) for p in distinct.values()]
-    scored.sort(key=lambda c: c.predicted)
+    scored.sort(key=lambda c: _expected(c, len(cluster.workers)))
     usual = min((c for c in scored if c.plan.policy == "ddp"), key=lambda c: c.predicted)
-    others = [c for c in scored if c.plan.policy != "ddp"][: MOST - 1]
-    return sorted([*others, usual], key=lambda c: c.predicted)
+    others = _varied([c for c in scored if c.plan.policy != "ddp"])[: MOST - 1]
+    return sorted([*others, usual], key=lambda c: _expected(c, len(cluster.workers)))
+
+
+def _expected(candidate: Candidate, workers: int) -> float:
+    """What to rank by; a ring has one sender for each receiver, and a hub's link is as wide as those of its workers."""
+    crowded = workers >= LEAST_RING and candidate.plan.aggregation not in ("ring", *WITH_HUBS)
+    return candidate.predicted * (CROWDED if crowded else 1.0)
+
+
+def _varied(scored: list[Candidate]) -> list[Candidate]:
+    """Best first, but the best of each comparable pattern before seconds: what predictions miss, patterns differ in."""
+    firsts: dict[str, Candidate] = {}
+    for candidate in scored:
+        if candidate.predicted <= COMPARABLE * scored[0].predicted:
+            firsts.setdefault(candidate.plan.aggregation, candidate)
+    return [*firsts.values(), *(c for c in scored if firsts.get(c.plan.aggregation) is not c)]
 
 
 class Trials:

@@ -42,8 +42,9 @@ NAMES = list(policies())
         ("p3", 4, 1, {}, "hub"),
         ("p3", 4, 0, {"update": "hub"}, "shuffle"),
         ("p3", 4, 0, {"aggregation": "tree"}, "tree"),
-        ("ibatch", 4, 0, {}, "shuffle"),
-        ("dear", 4, 0, {}, "shuffle"),
+        ("ibatch", 4, 0, {}, "ring"),
+        ("dear", 4, 0, {}, "ring"),
+        ("dear", 2, 0, {}, "shuffle"),
     ],
 )
 def test_ranks_sum_in_a_ring_where_nothing_speaks_against_it(
