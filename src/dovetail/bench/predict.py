@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from dovetail.bench.bounds import Network, hubs_of
+from dovetail.bench.bounds import Network, hubs_of, transfer_time
 from dovetail.bench.crew import Crew
 from dovetail.bench.models import profile_of
 from dovetail.bench.orders import LinkOrder, LinkPost, LinkReply
-from dovetail.bench.result import TrainResult
+from dovetail.bench.result import SystemResult, TrainResult
 from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import System
 from dovetail.lab.shape import QUEUE_TIME
@@ -29,6 +29,7 @@ STARTUP = 100e-6  # seconds, where there is no pair of hosts to measure it betwe
 # What has left the priority queues before a link is free: what the engine lets the kernel hold for a peer (docs/
 # architecture.md), and the queue of a link, which is 4 ms of its rate in a lab (lab/shape.py) and similar in switches.
 BACKLOG = Backlog(per_peer=64 * 1024, queue=QUEUE_TIME)
+ROUNDS = 2  # after which an iteration's time and its share of busy links agree well enough
 UNLIMITED = 1e12  # bytes per second: a network of one host has no rate
 
 
@@ -47,16 +48,35 @@ def fit_startup(stage: Stage, *, number: int, tell: Tell) -> tuple[float, str]:
 
 def with_predictions(result: TrainResult, systems: Sequence[System]) -> TrainResult:
     """The result with the simulator's seconds in every row, from what the same run measured of network and compute."""
+    by_name = {system.name: system for system in systems}
+    rows = (replace(row, predicted_s=_of_row(result, row, by_name[row.name])) for row in result.systems)
+    return replace(result, systems=tuple(rows))
+
+
+def _of_row(result: TrainResult, row: SystemResult, system: System) -> float:
     assert result.network is not None
     assert result.startup_s is not None
-    rows = []
-    for row in result.systems:
-        system = next(system for system in systems if system.name == row.name)
-        network = replace(result.network, racks=result.network.racks[: row.workers])
-        cluster = cluster_of(network, system.pattern, startup=result.startup_s)
-        profile = profile_of(result.model, compute=row.paced_s, scale=result.scale)
-        rows.append(replace(row, predicted_s=predicted(system, row.variant, profile, cluster)))
-    return replace(result, systems=tuple(rows))
+    network = replace(result.network, racks=result.network.racks[: row.workers])
+    cluster = cluster_of(network, system.pattern, startup=result.startup_s)
+
+    def seconds(compute: float) -> float:
+        profile = profile_of(result.model, compute=compute, scale=result.scale)
+        return predicted(system, row.variant, profile, cluster)
+
+    load = transfer_time(system.pattern, result.bytes, network)
+    return settled(seconds, floor=row.floor_s, paced=row.paced_s, load=load)
+
+
+def settled(seconds: Callable[[float], float], *, floor: float, paced: float, load: float) -> float:
+    """The iteration time that agrees with itself: its computation is slowed for the share of it that links are busy.
+
+    `seconds(compute)` is the iteration time for a time of computing, which is `floor` beside idle links and `paced`
+    beside links that are always busy; they are for `load` seconds of an iteration.
+    """
+    found = seconds(paced)
+    for _ in range(ROUNDS):
+        found = seconds(floor + min(1.0, load / found) * (paced - floor))
+    return found
 
 
 def cluster_of(network: Network, pattern: str, *, startup: float) -> Cluster:

@@ -92,9 +92,9 @@ def train(
 def grid(
     models: Annotated[str, typer.Option(help="of those of bench train")] = "vgg19,resnet50,inception_v3,gpt2",
     rates: Annotated[str, typer.Option(help="of each host's link, both ways")] = "125mbit,250mbit,500mbit",
-    size: Annotated[str, typer.Option(help="that every model is scaled to")] = "8MiB",
+    size: Annotated[str, typer.Option(help="that every model is scaled to")] = "6MiB",
     workers: Workers = 4,
-    compute: Annotated[str, typer.Option(help="seconds an iteration")] = "0.4",
+    compute: Annotated[str, typer.Option(help="seconds an iteration")] = "0.3",
     systems: Systems = "ddp,sharded,auto",
     policy: Annotated[str, typer.Option(help="each of them a row of every dovetail system")] = "fifo,tac,p3,dear",
     iters: Annotated[int, typer.Option(help="iterations that count, per row")] = 4,

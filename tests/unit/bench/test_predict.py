@@ -7,7 +7,7 @@ import pytest
 from dovetail.bench.allreduce import best_pattern
 from dovetail.bench.bounds import Network
 from dovetail.bench.models import profile_of
-from dovetail.bench.predict import cluster_of, ddp_plan, predicted
+from dovetail.bench.predict import cluster_of, ddp_plan, predicted, settled
 from dovetail.bench.systems import chosen
 
 FLAT = Network(racks=(0,) * 4, rate=1e8, hub_rate=4e8, hub_racks=(0,))
@@ -57,3 +57,9 @@ def test_auto_takes_two_levels_where_uplinks_are_thin_and_a_direct_pattern_where
     assert best_pattern(FLAT, 10**8) == "shuffle"
     thin = Network(racks=(0, 0, 0, 0, 1, 1, 1, 1), rate=1e8, uplink=2.5e7)
     assert best_pattern(thin, 10**8) == "two-level"
+
+
+@pytest.mark.parametrize(("load", "least", "most"), [(0.0, 0.999, 1.001), (0.6, 1.09, 1.15), (9.0, 8.999, 9.001)])
+def test_computation_is_slowed_for_as_long_as_links_are_busy(load: float, least: float, most: float) -> None:
+    found = settled(lambda compute: max(compute, load), floor=1.0, paced=1.2, load=load)
+    assert least <= found <= most
