@@ -15,7 +15,7 @@ constexpr auto kGoodbye = std::chrono::seconds(2);  // Without a byte leaving.
 constexpr size_t kLongestReason = 1000;
 constexpr int64_t kSmall = 16 * 1024,
                   kEnough = 32 * 1024;  // Bytes: of a gradient that lingers, of all of them.
-constexpr int64_t kLinger = kSecond / 500;
+constexpr int64_t kLinger = kSecond / 100;
 }  // namespace
 
 Job::Job(std::vector<Loop*> loops, JobOptions options)

@@ -95,13 +95,12 @@ def test_pulls_in_a_good_order_end_sooner_than_in_any() -> None:
     assert 0.3 <= tac.pass_s.median < other.pass_s.median
 
 
-def test_overhead_is_a_ratio_to_plain_steps() -> None:
+def test_overhead_is_what_plain_steps_do_not_have() -> None:
     result = bench_overhead(workers=2, params=20, step=0.02, rounds=2, steps=2)
     assert result.params == 20
-    assert result.plain_thread_s.min > 0
-    assert result.thread_ratio.low > 0.3
-    assert result.process_ratio.low > 0.3
-    assert result.wall_ratio.high < 50
+    assert 0.01 < result.plain_s.median < 1
+    assert 0 < result.calls.median < 50  # something is submitted and waited for
+    assert result.wall.high < 50
 
 
 def test_without_a_lab_systems_keep_to_the_rate_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ class PullReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadPost:
-    """A worker's place in `bench overhead`: many small parameters, and a batch that takes `step` seconds."""
+    """A worker's place in `bench overhead`: many small parameters, and a step that takes `step` seconds."""
 
     params: int
     step: float
@@ -189,14 +189,13 @@ class OverheadOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadReply:
-    """Seconds of a step, on the wall, of the thread that trains and of the process; as first words, what is trained."""
+    """Seconds of a step: all, those beside the layers' labour, and of cores; as first words, what is trained."""
 
     wall: float = 0.0
-    thread: float = 0.0
-    process: float = 0.0
+    beside: float = 0.0
+    cpu: float = 0.0
     params: int = 0
     nbytes: int = 0
-    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """One rank of `bench overhead`: the same network twice, once alone and once distributed.
 
-Only rank 0 has a batch that takes time. The others train on one sample, so that engines find a free core: machines of
-a cluster have cores of their own.
+Only rank 0 computes for long. The others leave it the cores, as if every rank had a machine of its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,42 +17,86 @@ from dovetail.bench.orders import OverheadOrder, OverheadPost, OverheadReply
 from dovetail.bench.serve import serve
 from dovetail.training.distribute import distribute
 
-WIDTH = 32  # of every layer: little to send, whatever the batch costs
-TRIAL = 512  # samples of the first batch tried
-TRIALS = 2  # each chooses the next batch: small ones are dear by the sample
+WIDTH, SAMPLES = 32, 64  # of every layer: little to send
+TRIAL = 10  # products a layer in the step that shows how many make a step as long as asked
+
+
+class Labour:
+    """Products of matrices that stay in the cache, and the seconds they took so far."""
+
+    def __init__(self, products: int) -> None:
+        self.products = products
+        self.seconds = 0.0
+        self._factor, self._product = torch.full((128, 128), 1 / 128), torch.empty(128, 128)
+
+    def work(self, share: int) -> None:
+        """A forward pass has a share of one, a backward pass of two."""
+        begin = time.perf_counter()
+        for _ in range(share * self.products):
+            torch.mm(self._factor, self._factor, out=self._product)
+        self.seconds += time.perf_counter() - begin
+
+
+class Laboured(torch.autograd.Function):
+    """The identity, at the price of `labour` on both passes."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, labour: Labour) -> torch.Tensor:
+        ctx.labour = labour
+        labour.work(1)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.labour.work(2)
+        return grads[0], None
+
+
+class Layer(nn.Linear):
+    """A small layer that takes long."""
+
+    def __init__(self, labour: Labour) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self._labour = labour
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = Laboured.apply(super().forward(values), self._labour)  # type: ignore[no-untyped-call]
+        return result
 
 
 class Trainee:
-    """A network of narrow layers and its optimizer."""
+    """A network of such layers and its optimizer."""
 
-    def __init__(self, params: int, *, distributed: bool) -> None:
+    def __init__(self, params: int, labour: Labour, *, distributed: bool) -> None:
         torch.manual_seed(1)
-        layers = [module for _ in range(params // 2) for module in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
-        self.model = nn.Sequential(*layers)
+        self._labour = labour
+        self.model = nn.Sequential(*(Layer(labour) for _ in range(params // 2)))
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         if distributed:
             distribute(self.model, self._optimizer, policy="p3", hubs=())
 
     def run(self, batch: torch.Tensor, steps: int) -> OverheadReply:
         """Mean times of a step, with all its updates done at the end."""
-        clocks = time.monotonic, time.thread_time, time.process_time
-        before = [clock() for clock in clocks]
+        laboured, wall, cpu = self._labour.seconds, time.perf_counter(), time.process_time()
         for _ in range(steps):
             self._optimizer.zero_grad()
             self.model(batch).square().mean().backward()
             self._optimizer.step()
         self.model.state_dict()  # complete when it returns
-        wall, thread, process = ((clock() - start) / steps for clock, start in zip(clocks, before, strict=True))
-        return OverheadReply(wall=wall, thread=thread, process=process)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        beside = wall - (self._labour.seconds - laboured)
+        return OverheadReply(wall=wall / steps, beside=beside / steps, cpu=cpu / steps)
 
 
 def start(post: OverheadPost) -> tuple[OverheadReply, Callable[[OverheadOrder], OverheadReply]]:
     """What is trained, and what obeys orders."""
-    trainees = {kind: Trainee(post.params, distributed=kind) for kind in (False, True)}
-    samples = _samples(trainees[False], post.step) if dist.get_rank() == 0 else 1
-    batch = torch.randn(samples, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    labour = Labour(0)
+    trainees = {kind: Trainee(post.params, labour, distributed=kind) for kind in (False, True)}
+    batch = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    if dist.get_rank() == 0:
+        labour.products = _products(trainees[False], labour, batch, post.step)
     weights = list(trainees[False].model.parameters())
-    words = OverheadReply(params=len(weights), nbytes=sum(p.nbytes for p in weights), batch=samples)
+    words = OverheadReply(params=len(weights), nbytes=sum(p.nbytes for p in weights))
 
     def obey(order: OverheadOrder) -> OverheadReply:
         dist.barrier()
@@ -61,14 +105,13 @@ def start(post: OverheadPost) -> tuple[OverheadReply, Callable[[OverheadOrder], 
     return words, obey
 
 
-def _samples(trainee: Trainee, step: float) -> int:
-    """How many samples make a step of `step` seconds."""
-    samples = TRIAL
-    for _ in range(TRIALS):
-        trial = torch.randn(samples, WIDTH)
-        trainee.run(trial, 1)
-        samples = max(1, round(samples * step / trainee.run(trial, 2).wall))
-    return samples
+def _products(trainee: Trainee, labour: Labour, batch: torch.Tensor, step: float) -> int:
+    """How many a layer make a step of `step` seconds."""
+    labour.products = TRIAL
+    trainee.run(batch, 1)
+    before = labour.seconds
+    taken = trainee.run(batch, 2)
+    return max(1, round(TRIAL * (step - taken.beside) / ((labour.seconds - before) / 2)))
 
 
 if __name__ == "__main__":

@@ -195,19 +195,16 @@ class Middle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadResult:
-    """`bench overhead`: rank 0's distributed step over the plain step beside it, as ratios of each pair of turns."""
+    """`bench overhead`: what rank 0's distributed step takes more than the plain step beside it, as parts of that."""
 
     bench: str
     workers: int
     params: int
     bytes: int
-    batch: int
-    plain_wall_s: Times
-    plain_thread_s: Times
-    plain_process_s: Times
-    wall_ratio: Middle
-    thread_ratio: Middle
-    process_ratio: Middle
+    plain_s: Times
+    calls: Middle  # time beside the layers' labour: submitting and waiting
+    wall: Middle
+    cpu: Middle
     notes: tuple[str, ...] = ()
 
 

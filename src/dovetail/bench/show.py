@@ -182,20 +182,19 @@ def pull_table(result: PullResult) -> Group:
 
 
 def overhead_table(result: OverheadResult) -> Group:
-    """Distributed over plain, on the wall and on the cores."""
+    """What is added to a plain step, in the calls and in all."""
     title = (
-        f"{result.params} parameters, {format_bytes(result.bytes)}, {result.workers} workers, unshaped: "
-        "a distributed step over a plain one"
+        f"{result.params} parameters, {format_bytes(result.bytes)}, {result.workers} workers, unshaped, "
+        f"a step of {format_seconds(result.plain_s.median)}"
     )
-    table = _table(("time",), ("plain step", "distributed / plain", "half of the pairs"))
+    table = _table(("distributed, a step takes more",), ("median", "half of the pairs"))
     rows = (
-        ("wall", result.plain_wall_s, result.wall_ratio),
-        ("CPU of the thread that trains", result.plain_thread_s, result.thread_ratio),
-        ("CPU of the process", result.plain_process_s, result.process_ratio),
+        ("in submitting and waiting", result.calls),
+        ("in all, with what the cores vary", result.wall),
+        ("of all cores' time", result.cpu),
     )
-    for name, plain, ratio in rows:
-        spread = f"{ratio.low:.3f} to {ratio.high:.3f}"
-        table.add_row(name, format_seconds(plain.median), f"{ratio.median:.3f}", spread)
+    for name, added in rows:
+        table.add_row(name, f"{added.median:+.1%}", f"{added.low:+.1%} to {added.high:+.1%}")
     return _under(title, table, result.notes)
 
 

@@ -222,7 +222,7 @@ def pull(
 def overhead(
     workers: Workers = 2,
     params: Annotated[int, typer.Option(help="parameters of the network, all small")] = 200,
-    step: Annotated[str, typer.Option(help="seconds of a step, by the size of the batch")] = "0.2",
+    step: Annotated[str, typer.Option(help="seconds of a step")] = "0.2",
     rounds: Annotated[int, typer.Option(help="turns of each kind")] = 60,
     steps: Annotated[int, typer.Option(help="steps in a turn")] = 2,
     json: Json = None,

@@ -78,15 +78,17 @@ class Guard(TorchFunctionMode):
         super().__init__()
         self._job = job
         self._slot_of: Mapping[int, Slot] = {id(slot.param): slot for slot in slots}
-        self.outstanding: dict[int, list[Slot]] = {}  # address of a storage -> slots with work outstanding there
+        self.outstanding: dict[int, tuple[Slot, ...]] = {}  # address of a storage -> slots with work outstanding there
         self.recording = True  # the order of first use is still looked for
         self._blind = False  # compiled code tells where it begins, and may be traced as if there were no guard
 
     def watch(self, tensor: torch.Tensor, slot: Slot) -> int:
         """Reads of this memory, under whatever name, wait for the slot from now on; returns what `forget` takes."""
         address = _address(tensor)
-        if address:  # an empty tensor has no memory to read
-            self.outstanding.setdefault(address, []).append(slot)
+        if address > 0:  # an empty tensor has no memory to read
+            there = self.outstanding.get(address)
+            # Hundreds of new containers a step would set off the garbage collector, which takes longer than all this.
+            self.outstanding[address] = slot.alone if there is None else (*there, slot)
         return address
 
     def forget(self, address: int, slot: Slot) -> None:
@@ -97,7 +99,8 @@ class Guard(TorchFunctionMode):
         if len(slots) == 1:
             del self.outstanding[address]
         else:
-            slots.remove(slot)
+            place = slots.index(slot)
+            self.outstanding[address] = slots[:place] + slots[place + 1 :]
 
     def install(self) -> None:
         """Go below every mode that some `with` block will pop, but above the default device, which insists on last."""
@@ -205,7 +208,8 @@ def _compiled_begins(own: Iterable[torch.Tensor] | None) -> None:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    """Where its storage begins, without an object for the storage."""
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _unstack() -> list[TorchFunctionMode]:

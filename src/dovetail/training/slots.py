@@ -16,12 +16,13 @@ class Slot:
     """One trained tensor; tied weights are one slot."""
 
     __slots__ = (
-        "absent", "buffer", "buffer_at", "dropped", "due", "flying", "form", "grad", "grad_at", "group", "index",
-        "known", "local", "name", "param", "param_at", "seen", "sent", "stamp", "steps", "stood",
+        "absent", "alone", "buffer", "buffer_at", "dropped", "due", "flying", "form", "grad", "grad_at", "group",
+        "index", "known", "local", "name", "param", "param_at", "seen", "sent", "stamp", "steps", "stood",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, param: torch.nn.Parameter, group: int) -> None:
         self.index = index
+        self.alone = (self,)
         self.name = name
         self.param = param
         self.form = (param.shape, param.dtype)

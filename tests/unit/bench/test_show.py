@@ -86,12 +86,11 @@ def test_pulls_and_overheads_are_ratios() -> None:
         bound_s=0.5, orders=(OrderResult(order="tac", pass_s=TIMES),),
     )  # fmt: skip
     assert any("tac" in line and "2.50x" in line for line in lines(pull_table(pulled)))
-    ratio = Middle.of([1.04, 1.01, 1.02, 1.03, 1.01])
+    ratio = Middle.of([0.04, 0.01, 0.02, 0.03, 0.01])
     added = OverheadResult(
-        bench="overhead", workers=2, params=200, bytes=10, batch=5, plain_wall_s=TIMES, plain_thread_s=TIMES,
-        plain_process_s=TIMES, wall_ratio=ratio, thread_ratio=ratio, process_ratio=ratio,
+        bench="overhead", workers=2, params=200, bytes=10, plain_s=TIMES, calls=ratio, wall=ratio, cpu=ratio
     )  # fmt: skip
-    assert sum("1.020" in line and "1.010 to 1.030" in line for line in lines(overhead_table(added))) == 3
+    assert sum("+2.0%" in line and "+1.0% to +3.0%" in line for line in lines(overhead_table(added))) == 3
 
 
 def test_the_other_tables_show_every_row() -> None:
