@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dovetail import codec
+from dovetail.cli import passes as own
 from dovetail.errors import BadInput
 from dovetail.network.model import Cluster, Link
 from dovetail.plan.auto import choose
@@ -35,6 +36,7 @@ def plan(
     aggregation: Annotated[str | None, typer.Option(help="A pattern: shuffle, hub, ring, ...")] = None,
     update: Annotated[str | None, typer.Option(help="Where the optimizer runs: worker or hub.")] = None,
     without: Annotated[list[str] | None, typer.Option(help="A pass to leave out; may be repeated.")] = None,
+    passes: own.Passes = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write plan.json here.")] = None,
     json: Annotated[Path | None, typer.Option(help="The same as -o; `-` = standard output.")] = None,
 ) -> None:
@@ -43,6 +45,7 @@ def plan(
     Example: dovetail plan profile.json --workers 4 --rate 500mbit --policy tac -o plan.json
     """
     quiet = "-" in (str(output), str(json))  # standard output then holds the plan alone
+    own.load(passes)
     if policy == "list":
         typer.echo(policy_list())
         return

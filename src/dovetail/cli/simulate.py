@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dovetail import codec
+from dovetail.cli import passes as own
 from dovetail.errors import BadInput
 from dovetail.network.model import Cluster
 from dovetail.plan.schedule import Plan
@@ -45,6 +46,7 @@ def simulate(
     oversubscription: Annotated[float, typer.Option(help="Of each rack's uplink.")] = 1.0,
     policy: Annotated[str, typer.Option(help="Policies to compare, with commas; 'auto' is one.")] = POLICIES,
     aggregation: Annotated[str | None, typer.Option(help="One pattern for all, e.g. ring.")] = None,
+    passes: own.Passes = None,
     plan: Annotated[list[Path] | None, typer.Option(help="A plan.json to compare too; may be given again.")] = None,
     straggler: Annotated[list[str] | None, typer.Option(help="RANK:FACTOR, a slower worker.")] = None,
     jitter: Annotated[float, typer.Option(help="Spread of compute times, 0.05 = 5 %.")] = 0.0,
@@ -58,6 +60,7 @@ def simulate(
     Example: dovetail simulate --model resnet50 --compute 1.0 --workers 4 --rate 500mbit --policy bulk,fifo,ddp,p3
     """
     console = Console(stderr=json is not None and str(json) == "-")
+    own.load(passes)
     traced = _profile(profile, model, compute, scale)
     if cluster is not None:
         network = codec.load(Cluster, cluster)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dovetail import codec
+from dovetail.cli.main import run
 from dovetail.plan.base import name_of
 from dovetail.plan.patterns import PATTERNS
 from dovetail.plan.policies import policies
@@ -28,6 +32,30 @@ def test_the_example_pass_runs_and_is_short() -> None:
 
 def test_the_docs_show_the_example_as_it_is() -> None:
     assert EXAMPLE.read_text().rstrip() in ALGORITHMS
+
+
+def test_the_command_line_runs_the_example_as_the_docs_say(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.plan.policies._registered", {})
+    monkeypatch.chdir(ROOT)
+    (command,) = re.findall(r"^dovetail (simulate .* --passes .*)$", ALGORITHMS, re.MULTILINE)
+    assert run(shlex.split(command)) == 0
+    assert "largest-first" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "words"), [("1 / 0", "fails: ZeroDivisionError"), (None, "is no Python file")])
+def test_a_file_of_passes_that_does_not_work_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    assert run(["plan", "--policy", "list", "--passes", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dovetail: --passes ")
+    assert words in said
+    assert said.count("\n") == 1
 
 
 def test_the_docs_list_the_policies_as_they_are() -> None:
