@@ -93,7 +93,8 @@ def available() -> tuple[bool, str]:
 
 
 def _replace(device: str, rate: float, unit: int) -> list[str]:
-    return ["qdisc", "replace", "dev", device, "root", *(tbf(rate, unit) if rate else ["pfifo", "limit", "1000"])]
+    shape = tbf(rate, unit, own=device == INTERFACE) if rate else ["pfifo", "limit", "1000"]
+    return ["qdisc", "replace", "dev", device, "root", *shape]
 
 
 def _batch(tool: list[str], lines: list[list[str]]) -> None:

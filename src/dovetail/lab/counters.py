@@ -6,6 +6,7 @@ Runs as a script inside the lab's network until its input ends, with nothing but
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 import time
@@ -33,4 +34,8 @@ def sample_until_told() -> None:
 
 
 if __name__ == "__main__":
-    sample_until_told()
+    try:
+        sample_until_told()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever wanted the samples has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered must not fail at exit

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+from dovetail.lab import counters
 from dovetail.lab.counters import read_devices
 from dovetail.lab.watch import Use, differences, link_spans
 from dovetail.timeline import RECEIVE, SEND
@@ -34,3 +38,16 @@ def test_spans_are_as_long_as_the_bytes_need_and_never_longer_than_the_sample() 
         ("worker 0", SEND, 1.0, 1.5, 50),
         ("worker 0", RECEIVE, 1.0, 2.0, 500),
     ]
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-I", counters.__file__]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
