@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from dovetail.bench.bounds import RING, SHUFFLE, Network, groups_of, hubs_of, transfer_time
+from dovetail.bench.bounds import RING, SHUFFLE, TWO_LEVEL, Groups, Network, groups_of, hubs_of, transfer_time
 from dovetail.bench.crew import Crew
 from dovetail.bench.mpi_crew import MpiCrew, mpi_missing
 from dovetail.bench.orders import GLOO, MPI, MPI_RING, SumOrder, SumPost, SumReply
 from dovetail.bench.predict import STARTUP, cluster_of
+from dovetail.bench.probing import describe_groups, probe, probing_crew
 from dovetail.bench.result import AllreduceResult, ReduceResult, SizeResult, Times
 from dovetail.bench.stage import Site, Stage, Tell, built
 from dovetail.errors import BadInput
@@ -37,8 +38,15 @@ def bench_allreduce(
         hubs = max(hubs_of(_pattern(name), range(site.racks)) for name in systems)
         stage = stack.enter_context(built(site, hubs=hubs, tell=tell))
         network = stage.network(site.workers)
-        names, left_out = _able(systems, stage)
-        crews = {name: stack.enter_context(_crew(stage, name, number)) for number, name in enumerate(names)}
+        names, notes = _able(systems, stage)
+        groups = None
+        if site.racks > 1 and not {TWO_LEVEL, AUTO}.isdisjoint(names):
+            tell("probing")
+            with probing_crew(stage, number=len(names)) as prober:
+                probed = probe(prober, stage)
+            groups = probed.groups
+            notes.append(describe_groups(groups, probed.exact))
+        crews = {name: stack.enter_context(_crew(stage, name, number, groups)) for number, name in enumerate(names)}
         for crew in crews.values():
             crew.hear(SumReply)
         rows: dict[str, list[SizeResult]] = {name: [] for name in names}
@@ -61,7 +69,7 @@ def bench_allreduce(
                 )
                 for name in names
             ),
-            notes=(*stage.notes, *left_out),
+            notes=(*stage.notes, *notes),
         )
 
 
@@ -88,12 +96,11 @@ def _able(systems: Sequence[str], stage: Stage) -> tuple[list[str], list[str]]:
     return names, [f"{name} left out: {reasons[name]}" for name in systems if name in reasons]
 
 
-def _crew(stage: Stage, name: str, number: int) -> Crew:
+def _crew(stage: Stage, name: str, number: int, probed: Groups | None) -> Crew:
     workers, pattern = stage.site.workers, _pattern(name)
     if name in (MPI, MPI_RING):
         return MpiCrew(stage.lab, workers=workers, ring=name == MPI_RING)
-    racks = stage.network(workers).racks
-    groups = groups_of("two-level" if name == AUTO else pattern, racks)
+    groups = probed if name in (TWO_LEVEL, AUTO) else groups_of(pattern, stage.network(workers).racks)
     post = SumPost(hubs=stage.hubs_for(pattern, workers), groups=groups, rate=stage.limit)
     return Crew(stage.lab, name, "dovetail.bench.allreduce_worker", post, workers=workers, number=number)
 

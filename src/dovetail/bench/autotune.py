@@ -17,10 +17,9 @@ from dovetail.plan.tuning import fill
 
 WARMUP = 2  # steps of a schedule that do not count
 STATIC = 6  # steps by which a fixed schedule is judged
-TURNS, TURN = 2, 6  # tuned and untuned training in turns on the steady network: so often, so many steps
+TURNS, TURN = 4, 10  # tuned and untuned training in turns on the steady network: so often, so many steps
 BEFORE = 12  # tuned steps before the cut
 WINDOW = 3  # steps whose median says whether it has
-SAID = "dovetail: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ def bench_autotune(setup: Setup, *, tell: Tell = lambda _: None) -> AutotuneResu
                 ),
                 steady_ratio=Times.of(steady),
                 balance=max(run.loads) / min(run.loads),
-                notes=(*stage.notes, *_said(crew)),
+                notes=(*stage.notes, *crew.verdicts()),
             )
 
 
@@ -110,7 +109,7 @@ def _schedules(workers: int, victim: int, cut: float) -> dict[str, tuple[float, 
     speeds = [cut if host == victim else 1.0 for host in range(workers)]
     return {
         "even": None,
-        "in proportion": tuple(speed / sum(speeds) for speed in speeds),
+        "by speed": tuple(speed / sum(speeds) for speed in speeds),
         "filled": tuple(fill(speeds, extra=workers - 2).tolist()),
     }
 
@@ -148,7 +147,3 @@ def recovered(steps: Sequence[float], limit: float) -> int | None:
     late = [i for i, seconds in enumerate(medians) if seconds > limit]
     first = late[-1] + 1 if late else 0
     return first if first < len(medians) else None
-
-
-def _said(crew: Crew) -> list[str]:
-    return [line.removeprefix(SAID) for line in crew.said(0) if line.startswith(SAID)]

@@ -26,6 +26,7 @@ class Trainee:
             self._model,
             self._optimizer,
             policy="p3",
+            aggregation="shuffle",
             hubs=(),
             autotune=order.tuned,
             options=Options(shares=order.shares, facing=os.environ["MASTER_ADDR"]),

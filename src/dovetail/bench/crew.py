@@ -22,6 +22,7 @@ from dovetail.lab.run import end
 
 T = TypeVar("T")
 PATIENCE = 300.0  # seconds for one order; a bench never hangs
+VERDICT = "dovetail: "  # how a line begins that distribute prints
 
 
 class BenchError(DovetailError):
@@ -92,6 +93,11 @@ class Crew:
     def said(self, rank: int) -> list[str]:
         """What the rank has written to its standard error so far."""
         return self._log(rank).read_text(errors="replace").splitlines()
+
+    def verdicts(self, since: int = 0) -> list[str]:
+        """What rank 0 found, chose or keeps, and why, each once; `since` leaves its first lines out."""
+        lines = [line.removeprefix(VERDICT) for line in self.said(0)[since:] if line.startswith(VERDICT)]
+        return list(dict.fromkeys(lines))
 
     def _log(self, rank: int) -> Path:
         return Path(self._folder.name, str(rank))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import spearmanr
 
-from dovetail.bench.bounds import groups_of
-from dovetail.bench.crew import Crew
-from dovetail.bench.orders import RankPost, RingOrder, RingReply
+from dovetail.bench.orders import RingOrder, RingReply
+from dovetail.bench.probing import probe, probing_crew
 from dovetail.bench.result import RankedOrder, RankResult, Times
 from dovetail.bench.stage import Site, Tell, built
 from dovetail.errors import BadInput
 from dovetail.network.collective import Model, Prices, cost_model
-from dovetail.network.group import group_hosts
 from dovetail.network.matrix import ProbeMatrix
 from dovetail.network.rank_order import rank_order
 from dovetail.network.rank_search import EXHAUSTIVE, best_of_all, local_search
@@ -34,12 +32,10 @@ def bench_rank(
     with built(site, hubs=0, tell=tell) as stage:
         if stage.limit:
             raise BadInput(f"the order of ranks shows on a shaped network alone; {stage.notes[0]}")
-        racks = stage.network(site.workers).racks
-        with Crew(stage.lab, "gloo", "dovetail.bench.rank_worker", RankPost(), workers=site.workers, number=0) as crew:
-            crew.hear(RingReply)
+        with probing_crew(stage, number=0) as crew:
             tell("probing")
-            matrix = crew.ask(RingOrder(), RingReply)[0].matrix
-            assert matrix is not None, "the order was to probe"
+            probed = probe(crew, stage)
+            matrix = probed.matrix
             model = cost_model(Prices(matrix), algorithm=RING, size=nbytes)
             rows = []
             for name, hosts in chosen_orders(matrix, model, nbytes=nbytes, orders=orders, seed=seed):
@@ -48,7 +44,6 @@ def bench_rank(
                 slowest = [max(both) for both in zip(*(r.seconds for r in replies), strict=True)]
                 predicted = float(model(np.array([hosts], dtype=np.intp))[0][0])
                 rows.append(RankedOrder(name=name, hosts=tuple(hosts), predicted_s=predicted, sum_s=Times.of(slowest)))
-    found = tuple(tuple(members) for members in group_hosts(matrix).groups)
     return RankResult(
         bench="rank",
         workers=site.workers,
@@ -56,9 +51,9 @@ def bench_rank(
         uplink=site.uplink,
         measured_rate=stage.measured,
         nbytes=nbytes,
-        racks=racks,
-        groups=found,
-        racks_found=set(found) == set(groups_of("two-level", racks) or [tuple(range(site.workers))]),
+        racks=stage.network(site.workers).racks,
+        groups=probed.groups,
+        racks_found=probed.exact,
         orders=tuple(rows),
         spearman=correlation(compared(rows)),
         spearman_all=correlation(rows),

@@ -21,7 +21,6 @@ WARMUP = 2  # iterations before those that count
 TRIAL = 3  # iterations to choose a variant by, and of a saved timeline
 AUTO_WARMUP = 22  # iterations in which `auto` looks, tries its candidates and settles
 
-VERDICT = "dovetail: "  # a line that distribute prints
 LEAST_SHARE = 0.05  # of an iteration; below it there is nothing to overlap
 
 
@@ -138,10 +137,9 @@ class Run(Crew):
         order = self._order(variant, TRIAL)
         return self._watched(order) if self.system.spans is None else self.burst(replace(order, trace=True))
 
-    def verdicts(self) -> list[str]:
-        """What the system said it found, chose or keeps, and why."""
-        said = [line.removeprefix(VERDICT) for line in self.said(0)[self._heard :] if line.startswith(VERDICT)]
-        return [f"{self.name}: {line}" for line in dict.fromkeys(said)]
+    def notes(self) -> list[str]:
+        """What the system decided about this workload, with its name."""
+        return [f"{self.name}: {line}" for line in self.verdicts(self._heard)]
 
     def results(self, floor: float, paced: float) -> list[SystemResult]:
         """All that was seen, a row for each variant that has one."""

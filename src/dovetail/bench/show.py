@@ -15,6 +15,7 @@ from rich.text import Text
 
 from dovetail.bench.grid import GridResult, error_of, verdict
 from dovetail.bench.planning import PlanningResult, growth
+from dovetail.bench.probing import describe_groups
 from dovetail.bench.result import (
     ENOUGH,
     AllreduceResult,
@@ -147,9 +148,8 @@ def rank_table(result: RankResult) -> Group:
         )
     best, worst, _ = (row.sum_s.median for row in named)
     usual = statistics.median(row.sum_s.median for row in drawn)
-    groups = " | ".join(" ".join(map(str, members)) for members in result.groups)
     lines = (
-        f"groups by probing: {groups} ({'the racks exactly' if result.racks_found else 'NOT the racks'})",
+        describe_groups(result.groups, result.racks_found),
         f"best is {worst / best:.2f}x as fast as worst, {usual / best:.2f}x as the median of random",
         f"Spearman of predicted and measured: {result.spearman:.2f} over ten orders, {result.spearman_all:.2f} all",
     )
@@ -213,11 +213,10 @@ def autotune_table(result: AutotuneResult) -> Group:
     """A row for each state after a change, then the steady network and the balance."""
     title = (
         f"{result.model}, {format_bytes(result.bytes)}, {result.workers} workers, {format_rate(result.rate)} "
-        f"(one stream gets {format_rate(result.measured_rate)}); one link cut to {result.cut:.0%}, then restored"
+        f"(one stream gets {format_rate(result.measured_rate)})\n"
+        f"one link cut to {result.cut:.0%}, then restored; steps until {ENOUGH:.0%} of the best fixed shares"
     )
-    table = _table(
-        ("state",), ("untuned", "best fixed", "", "tuned", "min to max", "of best", f"steps to {ENOUGH:.0%}")
-    )
+    table = _table(("state",), ("untuned", "fixed", "shares", "tuned", "min to max", "of best", "steps"))
     for row in result.states:
         table.add_row(
             row.state,
@@ -233,7 +232,8 @@ def autotune_table(result: AutotuneResult) -> Group:
     steady = f"steady network: tuned / untuned {ratio.median:.3f} ({ratio.min:.3f} to {ratio.max:.3f})"
     return Group(
         _under(title, table, ()),
-        Text(f"{steady}; bytes sent at the end, most / least: {result.balance:.3f}"),
+        Text(steady),
+        Text(f"bytes that a rank sends at the end, most / least: {result.balance:.3f}"),
         *(Text(f"note: {note}") for note in result.notes),
     )
 

@@ -139,7 +139,7 @@ def compared(setup: Setup, cast: Cast, *, tell: Tell, save: Path | None = None) 
         systems=tuple(rows),
         startup_s=startup,
         network=cast.stage.network(setup.site.workers),
-        notes=(*cast.notes, *(line for run in runs for line in run.verdicts())),
+        notes=(*cast.notes, *(line for run in runs for line in run.notes())),
     )
     if startup is None:
         return result

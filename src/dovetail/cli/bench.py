@@ -249,7 +249,7 @@ def planning(json: Json = None) -> None:
 
 def autotune(
     model: Model = "vgg19",
-    scale: Scale = 0.02,
+    scale: Scale = 0.01,
     workers: Workers = 8,
     rate: Rate = "200mbit",
     compute: Annotated[str, typer.Option(help="seconds an iteration")] = "0",

@@ -33,11 +33,11 @@ def even(count: int) -> Shares:
     return (1 / count,) * count
 
 
-def speeds(rates: Floats) -> Floats:
-    """What each node's link carries, relative to the fast ones, from 0 to 1.
+def relative(rates: Floats) -> Floats:
+    """What each node's link was seen to carry, over what the fast ones were, from 0 to 1.
 
     A slow node is slow with everybody, so the median over its peers tells, whichever way; a fast node's median does
-    not feel one slow peer. Nodes nearly as fast as the fast ones count as such.
+    not feel one slow peer. It is what the link can carry only where everybody has the same to send.
     """
     count = len(rates)
     off = ~np.eye(count, dtype=bool)
@@ -47,8 +47,13 @@ def speeds(rates: Floats) -> Floats:
     fast = float(np.percentile(both, 75))
     if not fast > 0:
         return np.ones(count)
-    relative = np.minimum(both / fast, 1.0)
-    return np.where(relative >= ALIKE, 1.0, relative)
+    return np.asarray(np.minimum(both / fast, 1.0))
+
+
+def speeds(rates: Floats) -> Floats:
+    """The same, but nodes nearly as fast as the fast ones count as such."""
+    found = relative(rates)
+    return np.where(found >= ALIKE, 1.0, found)
 
 
 def fill(speed: Sequence[float] | Floats, *, extra: float) -> Floats:

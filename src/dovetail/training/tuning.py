@@ -1,6 +1,7 @@
 """When to share out the masters' work anew, and how: a pure state machine that is told what each round showed.
 
-All ranks are told the same, so all decide the same without asking each other.
+All ranks are told the same, so all decide the same without asking each other. Bandwidths say what to try, since the
+median over a rank's peers hardly varies between rounds; round times, which do, only say whether it did harm.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.plan.patterns import Groups
-from dovetail.plan.tuning import Floats, Shares, Sight, blames, even, finetune, quicktune
+from dovetail.plan.tuning import Floats, Shares, Sight, blames, even, finetune, quicktune, relative
 from dovetail.units import format_seconds
 
 CHANGED = 1.2  # times faster or slower than before: the trigger
+LINK_CHANGED = 1.5  # times what a rank's link carried before, relative to the fast ones: likewise
+LEAST = 0.01  # of the fast ones; what is below it is not compared
 REFERENCE = 5  # rounds that say how fast training is
-RECENT = 3  # rounds that say how fast it is now
+RECENT = 3  # rounds that say how fast it is now, and what links carry
 STALE = 2  # sights after a change: one of the round before it, and one of the round that paid for it
 LOOK = 3  # rounds by which shares are judged
-HOPELESS = 1.3  # times the best: shares that are given up after one round
-BETTER = 0.99  # a fine move stays if a round takes less than this share of the best
-EVEN_BONUS = 1.03  # even shares are kept if they are at most this much slower than the best
+GAIN = 0.97  # uneven shares stay if a round takes less than this share of what it took
+HARM = 1.1  # even shares stay if a round takes no more than this times what it took
 MOST_FINE = 2  # moves tried after a quick tune
 
 
@@ -41,17 +43,21 @@ class _Trial:
 
 
 class Tuner:
-    """Watch; on a change of speed try what the bandwidths suggest, then even shares, then fine moves; keep the best."""
+    """Watch; when links or speed have changed try what the bandwidths suggest, then fine moves; keep what helps.
+
+    Bandwidths compare only where all have the same to send, so the way from uneven shares leads over even ones.
+    """
 
     def __init__(self, shares: Shares, *, groups: Groups | None, traffic: Callable[[Shares], Floats]) -> None:
         self.shares = shares
+        self._even = even(len(shares))
         self._groups = groups
         self._traffic = traffic
-        self._seen: list[Sight] = []
-        self._before = 0.0  # seconds of a round since the last decision; 0 = not known yet
+        self._first: list[Sight] = []  # the first rounds since the last decision
+        self._seen: list[Sight] = []  # the last ones
         self._stale = STALE  # the first rounds allocate
-        self._tried: list[_Trial] = []  # empty: watching
-        self._waiting: list[tuple[Shares, str]] = []  # shares to be tried
+        self._tried: list[_Trial] = []  # empty: watching; else what was, what was better, and so on
+        self._refused = shares  # what bandwidths suggested and did not help
         self._on_trial = ""
         self._fine = 0
         self._offences: dict[int, int] = {}
@@ -65,47 +71,80 @@ class Tuner:
         return self._judge() if self._tried else self._watch()
 
     def _watch(self) -> Decision | None:
-        if not self._before:
-            if len(self._seen) == REFERENCE:
-                self._before = min(s.seconds for s in self._seen)
-            return None
+        if len(self._first) < REFERENCE:
+            self._first.append(self._seen[-1])
         del self._seen[:-RECENT]
-        ordered = sorted(s.seconds for s in self._seen)
-        # Slower if every round is; faster if most are, since some are always late.
-        if not ordered[0] > self._before * CHANGED and not ordered[len(ordered) // 2] < self._before / CHANGED:
+        if len(self._seen) < RECENT:
             return None
-        together = _mean([s for s in self._seen if self._differs(s.seconds)])  # not the rounds before the change
-        changed = f"a round took {format_seconds(self._before)} and takes {format_seconds(together.seconds)}"
-        quick = quicktune(together.rates, self._groups)
-        self._tried = [_Trial(self.shares, together, "what was")]
-        self._waiting = []
-        for shares, what in ((quick, "quicktune"), (even(len(quick)), "even shares")):
-            if not _same(shares, self.shares) and not any(_same(shares, other) for other, _ in self._waiting):
-                self._waiting.append((shares, what))
+        link, (pace, faster) = self._link_changed(), self._pace_changed()
+        changed = pace or link
+        shares = self.shares
+        if _same(shares, self._even):
+            shares = quicktune(_together(self._seen).rates, self._groups)
+            if not changed and _same(shares, self._refused):
+                return None
+        elif link or faster:  # slower alone may be anything
+            shares = self._even
+        if not changed and _same(shares, self.shares):
+            return None
         self._fine = 0
         self._offences = {}
-        if not self._waiting:
+        # Not the oldest of the rounds: the change may have come in the middle of it.
+        self._tried = [_Trial(self.shares, _together(self._seen[1:]), "what was")]
+        if _same(shares, self.shares):
             return self._settle(f"{changed}, but no rank's link stands out")
-        return self._try(f"{changed}; ")
+        return self._try(shares, changed or "links differ")
 
-    def _differs(self, seconds: float) -> bool:
-        return not self._before / CHANGED <= seconds <= self._before * CHANGED
+    def _pace_changed(self) -> tuple[str, bool]:
+        """In words, if rounds take another time than after the last decision; and whether they are faster."""
+        if len(self._first) < REFERENCE:
+            return "", False
+        before = min(sight.seconds for sight in self._first)
+        ordered = sorted(sight.seconds for sight in self._seen)
+        now = ordered[len(ordered) // 2]
+        # Slower if every round is; faster if most are, since some are always late.
+        if not ordered[0] > before * CHANGED and not now < before / CHANGED:
+            return "", False
+        return f"a round took {format_seconds(before)} and takes {format_seconds(now)}", now < before
 
-    def _try(self, why: str) -> Decision:
-        shares, self._on_trial = self._waiting.pop(0)
-        return self._change(shares, f"{why}{self._on_trial} tries {_words(shares)}")
+    def _link_changed(self) -> str:
+        """In words, if a rank's link carries something else than after the last decision."""
+        if len(self._first) < REFERENCE:
+            return ""
+        then, now = (np.maximum(relative(_together(sights).rates), LEAST) for sights in (self._first, self._seen))
+        rank = int(np.argmax(np.abs(np.log(now / then))))
+        if max(now[rank] / then[rank], then[rank] / now[rank]) < LINK_CHANGED:
+            return ""
+        return f"rank {rank}'s link carried {then[rank]:.0%} of what the fast ones did, and carries {now[rank]:.0%}"
+
+    def _try(self, shares: Shares, why: str) -> Decision:
+        level = _same(shares, self._even)
+        self._on_trial = "even shares" if level else "quicktune"
+        return self._change(
+            shares, f"{why}; " + ("tries even shares" if level else f"quicktune tries {_words(shares)}")
+        )
 
     def _judge(self) -> Decision | None:
-        best = min(trial.sight.seconds for trial in self._tried)
-        if len(self._seen) < LOOK and self._seen[-1].seconds <= HOPELESS * best:
+        if len(self._seen) < LOOK:
             return None
-        self._tried.append(_Trial(self.shares, _mean(self._seen), self._on_trial))
-        if self._waiting:
-            return self._try("")
-        kept = self._best()
-        if self._fine and kept is not self._tried[-1]:
-            return self._settle("the fine move did not help")  # and the next would not either
-        move = self._finer(kept) if self._fine < MOST_FINE else None
+        trial, kept = _Trial(self.shares, _together(self._seen), self._on_trial), self._tried[-1]
+        level = _same(trial.shares, self._even)
+        helps = trial.sight.seconds <= (HARM if level else GAIN) * kept.sight.seconds
+        if level:
+            shares = quicktune(trial.sight.rates, self._groups)
+            if not _same(shares, self._even) and not _same(shares, kept.shares):
+                if helps:
+                    self._tried.append(trial)
+                return self._try(shares, "links differ in another way")
+            # If links differ as before, even shares were worth the look alone.
+            helps = helps and _same(shares, self._even)
+        if not helps:
+            self._refused = trial.shares
+            took = f"{trial.what} took {format_seconds(trial.sight.seconds)} a round"
+            return self._settle(took)
+        self._tried.append(trial)
+        self._refused = self._even
+        move = self._finer(trial) if not level and self._fine < MOST_FINE else None
         if move is None:
             return self._settle("")
         self._fine += 1
@@ -126,30 +165,16 @@ class Tuner:
             f"moves {lost:.1%} from rank {loser} (blame {blame[loser]:.2f}) to {winner} ({blame[winner]:.2f})",
         )
 
-    def _best(self) -> _Trial:
-        """The fastest; even shares if they are nearly as fast, and a fine move only if it is clearly faster."""
-        best = self._tried[0]
-        for trial in self._tried[1:]:
-            limit = BETTER if trial.what == "finetune" else 1.0
-            if trial.sight.seconds < limit * best.sight.seconds:
-                best = trial
-        level = even(len(best.shares))
-        plain = [t for t in self._tried if _same(t.shares, level)]
-        if plain and plain[0].sight.seconds <= EVEN_BONUS * best.sight.seconds:
-            return plain[0]
-        return best
-
     def _settle(self, why: str) -> Decision:
-        """Keep the best of what was tried, and watch from here."""
-        kept = self._best()
+        """Keep the last of what helped, and watch from here."""
+        kept = self._tried[-1].shares
         times = ", ".join(f"{t.what} {format_seconds(t.sight.seconds)}" for t in self._tried)
-        reason = f"{why}{'; ' if why else ''}keeps {_words(kept.shares)} ({times} a round)"
-        self._tried, self._waiting = [], []
-        self._before = 0.0
-        if _same(kept.shares, self.shares):
+        reason = f"{why}{'; ' if why else ''}keeps {_words(kept)} ({times} a round)"
+        self._tried, self._first = [], []
+        if _same(kept, self.shares):
             self._seen = []
             return Decision(shares=None, reason=reason)
-        return self._change(kept.shares, reason)
+        return self._change(kept, reason)
 
     def _change(self, shares: Shares, reason: str) -> Decision:
         self.shares = shares
@@ -158,12 +183,12 @@ class Tuner:
         return Decision(shares=shares, reason=reason)
 
 
-def _mean(sights: list[Sight]) -> Sight:
+def _together(sights: list[Sight]) -> Sight:
     """Several rounds as one; the shortest tells what a schedule can do, since other things only make rounds late."""
     return Sight(
         seconds=min(s.seconds for s in sights),
-        rates=np.mean([s.rates for s in sights], axis=0),
-        trips=np.mean([s.trips for s in sights], axis=0),
+        rates=np.median([s.rates for s in sights], axis=0),
+        trips=np.median([s.trips for s in sights], axis=0),
     )
 
 

@@ -56,8 +56,9 @@ def test_the_table_shows_both_states_the_steady_network_and_the_balance() -> Non
         steady_ratio=Times(median=1.01, min=0.99, max=1.02),
         balance=1.02,
     )
-    console = Console(width=140, record=True)
+    console = Console(width=80, record=True)
     console.print(table_of(result))
     text = console.export_text()
-    for part in ("steps to 90%", "filled", "96%", "never", "tuned / untuned 1.010", "most / least: 1.020"):
+    for part in ("until 90% of the best", "filled", "96%", "never", "tuned / untuned 1.010", "most / least: 1.020"):
         assert part in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -21,12 +21,12 @@ def traffic(shares: Shares) -> Floats:
 class Formula:
     """Rounds of shuffle over links of these speeds; every rank hears of a round one round later."""
 
-    def __init__(self, *, seed: int = 0, noise: float = 0.03) -> None:
+    def __init__(self, *, seed: int = 0, noise: float = 0.05, lost: float = 0.1) -> None:
         self.speed = np.ones(NODES)
         self.tuner = Tuner(even(NODES), groups=None, traffic=traffic)
         self.times: list[float] = []
         self.decisions: list[Decision] = []
-        self._random, self._noise = np.random.default_rng(seed), noise
+        self._random, self._noise, self._lost = np.random.default_rng(seed), noise, lost
         self._told: Sight | None = None
 
     def best(self) -> float:
@@ -37,13 +37,23 @@ class Formula:
         for _ in range(rounds):
             if self._told is not None and (decision := self.tuner.observe(self._told)) is not None:
                 self.decisions.append(decision)
-            seconds = self._seconds(self.tuner.shares) * float(self._random.normal(1.0, self._noise))
+            needed = self._needed(self.tuner.shares)
+            # Rounds are late by what was lost on the way, and never early; what links carried varies much less.
+            late = float(self._random.exponential(self._noise)) + (self._random.random() < self._lost) * 0.5
+            seconds = float(needed.max()) * (1 + late)
             self.times.append(seconds)
-            rates = np.minimum.outer(self.speed, self.speed) * self._random.uniform(0.7, 1.3, (NODES, NODES))
-            self._told = Sight(seconds=seconds, rates=rates * 1e7, trips=np.full(NODES, 1e-3))
+            # A link that has less to do than others is in use longer than it needs, but not for the whole round.
+            used = needed + self._random.uniform(0.0, 0.3, NODES) * (needed.max() - needed)
+            used = np.maximum.outer(used, used) * self._random.uniform(0.8, 1.2, (NODES, NODES))
+            rates = traffic(self.tuner.shares) / used
+            self._told = Sight(seconds=seconds, rates=rates, trips=np.full(NODES, 1e-3))
 
     def _seconds(self, shares: Shares) -> float:
-        return max((1 + share * (NODES - 2)) / speed for share, speed in zip(shares, self.speed, strict=True))
+        return float(self._needed(shares).max())
+
+    def _needed(self, shares: Shares) -> Floats:
+        """What each link needs for its bytes alone."""
+        return np.array([(1 + share * (NODES - 2)) / speed for share, speed in zip(shares, self.speed, strict=True)])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -53,16 +63,17 @@ def test_a_cut_link_and_its_return(seed: int) -> None:
         network.speed[7] = speed
         network.run(25)
         network.run(15)
-        assert np.median(network.times[-15:]) <= network.best() / 0.9
+        assert np.median(network.times[-15:]) <= network.best() * 1.1 / 0.9
     assert network.tuner.shares == even(NODES), "balanced at the end"
     assert all(decision.reason for decision in network.decisions)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_steady_network_is_left_alone(seed: int) -> None:
-    network = Formula(seed=seed, noise=0.06)
+    network = Formula(seed=seed, noise=0.1, lost=0.2)
     network.run(300)
-    assert network.decisions == []
+    assert all(decision.shares is None for decision in network.decisions), "late rounds move nothing"
+    assert len(network.decisions) < 15
 
 
 def test_late_rounds_now_and_then_change_nothing() -> None:
