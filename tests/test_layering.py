@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"trace.graph", "network"},
     "simulate": {"plan", "trace.graph", "network"},
     "engine": {"plan", "_native"},
-    "c10d": {"engine", "plan", "trace.graph"},
+    "c10d": {"engine", "plan", "trace.graph", "network.model"},
     "training": {"engine", "plan", "simulate", "trace", "network", "c10d"},
     "lab": {"network"},
     "bench": {"lab", "training", "c10d", "engine", "plan", "simulate", "trace", "network"},

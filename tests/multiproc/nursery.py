@@ -47,6 +47,10 @@ class Forked:
         return code
 
 
+# torch imports pandas where it is installed, and that pyarrow (it comes with Ray), whose allocator starts a thread.
+_NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
+
 class Nursery:
     """The process that forks; started at the first fork, ended with the test run."""
 
@@ -66,7 +70,7 @@ class Nursery:
     def _start(self, env: Mapping[str, str]) -> subprocess.Popen[str]:
         argv = [sys.executable, str(Path(__file__).with_name("harness.py")), "nursery"]
         self._process = subprocess.Popen(
-            argv, env={**os.environ, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            argv, env={**os.environ, **_NO_THREADS, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         atexit.register(self._end)
         return self._process

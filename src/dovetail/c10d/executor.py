@@ -14,6 +14,9 @@ import torch
 import torch.distributed as dist
 
 from dovetail.c10d.flat import Flat
+from dovetail.c10d.line import DEPTH
+from dovetail.c10d.pulse import EVERY, Pulse
+from dovetail.c10d.ring import RingScatter
 from dovetail.c10d.sequence import GATHER, REDUCE, SCATTER, Call, Load, Seen, as_made, sequence, timed, work_of
 from dovetail.engine.rule import Hyper
 from dovetail.engine.table import TensorSpec
@@ -23,14 +26,13 @@ from dovetail.plan.schedule import Plan
 from dovetail.timeline import RECEIVE, SEND, Span
 
 _UNKNOWN = 125e6  # bytes per second, where the first iteration had nothing to send
-DEPTH = 4  # collectives that may be under way at once
 _LANES = {SCATTER: (SEND,), GATHER: (RECEIVE,), REDUCE: (SEND, RECEIVE)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
     call: Call
-    work: dist.Work
+    work: dist.Work | RingScatter
     iteration: int
     start: float
     whole: torch.Tensor | None = None  # a gather of several loads lands here first
@@ -53,14 +55,20 @@ class C10dSession:
         self._index = {name: i for i, name in enumerate(self._names)}
         self._work = work_of(plan, {t.name: t.dtype for t in tensors})
         self._flats = [Flat(load, world=self.world, device=device) for load in self._work.loads]
-        self._loads_of = [0] * len(tensors)
-        for load in self._work.loads:
-            for name in load.params:
-                self._loads_of[self._index[name]] += 1
         # Like DDP's first guess: gradients are made in the reverse order of registration. Then rank 0 tells.
         self._calls = sequence(self._work, as_made(self._names[::-1]))
 
-        self._turn = threading.Condition()  # guards all below
+        self._loads_with: list[list[int]] = [[] for _ in tensors]
+        for number, load in enumerate(self._work.loads):
+            for name in load.params:
+                self._loads_with[self._index[name]].append(number)
+
+        lock = threading.RLock()  # guards all below
+        # One condition for each thread that waits: waking those that find nothing to do would cost more than the rest.
+        self._to_issue, self._to_land, self._arrived = (threading.Condition(lock) for _ in range(3))
+        self._turn = lock
+        self._next: Call | None = None  # what the issuing thread waits for
+        self._lacking = [0] * len(self._work.loads)  # gradients that have not come yet
         self._sources: dict[str, int] = {}  # where this iteration's gradients are; 0 = absent here
         self._bound = [0] * len(tensors)
         self._missing = [0] * len(tensors)  # loads whose results are still to come
@@ -81,6 +89,8 @@ class C10dSession:
             threading.Thread(target=self._guarded, args=(task,), name=f"dovetail c10d {name}", daemon=True)
             for name, task in (("issue", self._issue_all), ("complete", self._complete_all))
         ]
+        store = dist.PrefixStore(f"dovetail/{group.group_name}", dist.distributed_c10d._get_default_store())
+        self._pulse = Pulse(store, rank=self.rank, world=self.world)
         for thread in self._threads:
             thread.start()
 
@@ -110,9 +120,10 @@ class C10dSession:
         with self._turn:
             self._sources = {}
             self._scattered.clear()
-            self._missing = list(self._loads_of)
+            self._missing = [len(loads) for loads in self._loads_with]
+            self._lacking = [len(load.params) for load in self._work.loads]
             self.iteration = iteration
-            self._turn.notify_all()
+            self._to_issue.notify()
 
     def submit(self, tensor: int, iteration: int, ptr: int, more: bool = False) -> None:
         """The gradient is in memory at `ptr`; 0 = this rank has none this iteration. `more` changes nothing here."""
@@ -121,9 +132,11 @@ class C10dSession:
             self._sources[self._names[tensor]] = ptr
             if iteration == 1:
                 self._instants[tensor] = time.monotonic()
-            if not self._loads_of[tensor]:
+            for number in self._loads_with[tensor]:
+                self._lacking[number] -= 1
+            if not self._loads_with[tensor]:
                 self._completed[tensor] = iteration
-            self._turn.notify_all()
+            self._go_on()
 
     def backward_done(self, iteration: int) -> None:
         """The backward pass is over: what waited for that may travel."""
@@ -131,7 +144,7 @@ class C10dSession:
             self._over = iteration
             if iteration == 1:
                 self._over_at = time.monotonic()
-            self._turn.notify_all()
+            self._go_on()
 
     def release(self, iteration: int) -> None:
         """Nothing waits for it: results go to gradients, not to parameters."""
@@ -140,10 +153,17 @@ class C10dSession:
         """Wait until their results are in place; False after `timeout` seconds, PeerLost when they never will be."""
         due = list(tensors)
         with self._turn:
-            done = self._turn.wait_for(lambda: self._failure is not None or self._done(due, iteration), timeout)
+            end = float("inf") if timeout is None else time.monotonic() + timeout
+            left = min(EVERY, end - time.monotonic())
+            while not self._arrived.wait_for(lambda: self._failure is not None or self._done(due, iteration), left):
+                left = min(EVERY, end - time.monotonic())
+                if left <= 0:
+                    return False
+                self._look_for_silence()
+            self._pulse.rest()
             if not self._done(due, iteration):
                 self._raise_failure()
-            return done
+            return True
 
     def completed(self, tensor: int) -> int:
         """The last iteration whose result is in place."""
@@ -179,7 +199,8 @@ class C10dSession:
         """End the threads; calling it again does nothing. Collectives under way are waited for, but not for long."""
         with self._turn:
             self._closing = True
-            self._turn.notify_all()
+            self._wake_all()
+        self._pulse.close()
         for thread in self._threads:
             thread.join(2.0)
         with contextlib.suppress(ValueError, AssertionError):  # the user may have destroyed all groups before
@@ -194,9 +215,11 @@ class C10dSession:
             if not self._until(lambda i=iteration: self.iteration >= i):  # type: ignore[misc]
                 return
             for call in self._calls:
-                if not self._until(lambda c=call, i=iteration: self._ready(c, i)):  # type: ignore[misc]
+                self._next = call
+                if not self._until(lambda c=call: self._ready(c)):  # type: ignore[misc]
                     return
                 self._issue(call, iteration)
+            self._next = None
             if iteration == 1:
                 if not self._until(lambda: self._over >= 1):
                     return
@@ -205,15 +228,20 @@ class C10dSession:
     def _until(self, condition: Callable[[], bool]) -> bool:
         """Wait for it; False when the session ends before."""
         with self._turn:
-            self._turn.wait_for(lambda: self._closing or self._failure is not None or condition())
+            self._to_issue.wait_for(lambda: self._closing or self._failure is not None or condition())
             return self._failure is None and condition()
 
-    def _ready(self, call: Call, iteration: int) -> bool:
-        if len(self._flying) >= DEPTH or (call.late and self._over < iteration):
+    def _go_on(self) -> None:
+        """Wake the issuing thread if what it waits for is there."""
+        if self._next is None or self._ready(self._next):
+            self._to_issue.notify()
+
+    def _ready(self, call: Call) -> bool:
+        if len(self._flying) >= DEPTH or (call.late and self._over < self.iteration):
             return False
         if call.kind == GATHER:
             return all(i in self._scattered for i in call.loads)
-        return all(name in self._sources for name in self._work.loads[call.loads[0]].params)
+        return not self._lacking[call.loads[0]]
 
     def _issue(self, call: Call, iteration: int) -> None:
         start = time.monotonic()
@@ -222,20 +250,20 @@ class C10dSession:
         if call.kind == GATHER:
             shards = flats[0].shard if len(flats) == 1 else torch.cat([flat.shard for flat in flats])
             whole = flats[0].whole if len(flats) == 1 else shards.new_empty(self.world * shards.numel())
-            work = self._group._allgather_base(whole, shards)
+            work: dist.Work | RingScatter = self._group._allgather_base(whole, shards)
         else:
             flats[0].pack(self._sources)
-            work = self._start(call.kind, flats[0])
+            work = self._start(call, flats[0])
         with self._turn:
             self._flying.append(_Flight(call, work, iteration, start, whole if len(flats) > 1 else None))
-            self._turn.notify_all()
+            self._to_land.notify()
 
-    def _start(self, kind: str, flat: Flat) -> dist.Work:
+    def _start(self, call: Call, flat: Flat) -> dist.Work | RingScatter:
         group: dist.ProcessGroup = self._group
-        if kind == REDUCE:
+        if call.kind == REDUCE:
             return group.allreduce([flat.whole])
-        if flat.exchanged is not None:
-            return group.alltoall_base(flat.exchanged, flat.whole, [], [], dist.AllToAllOptions())
+        if flat.arrivals is not None:
+            return RingScatter(group, flat.whole, flat.shard, flat.arrivals, tag=call.loads[0])
         return group._reduce_scatter_base(flat.shard, flat.whole, dist.ReduceScatterOptions())
 
     def _learn_order(self) -> None:
@@ -255,7 +283,7 @@ class C10dSession:
     def _complete_all(self) -> None:
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: self._flying or self._closing or self._failure is not None)
+                self._to_land.wait_for(lambda: self._flying or self._closing or self._failure is not None)
                 if not self._flying or self._failure is not None:
                     return
                 flight = self._flying[0]
@@ -271,9 +299,7 @@ class C10dSession:
                 flat.whole.view(self.world, -1).copy_(rows[:, start : start + width])
                 start += width
         seen: dict[str, bool] = {}
-        if call.kind == SCATTER:
-            self._flats[call.loads[0]].sum_up()
-        else:
+        if call.kind != SCATTER:
             for i in call.loads:
                 load = self._work.loads[i]
                 seen |= self._flats[i].unpack({n: self._target(n) for n in load.params})
@@ -288,7 +314,8 @@ class C10dSession:
                 self._missing[tensor] -= 1
                 if not self._missing[tensor]:
                     self._completed[tensor] = flight.iteration
-            self._turn.notify_all()
+            self._arrived.notify_all()
+            self._go_on()
 
     def _target(self, name: str) -> int:
         return self._sources[name] or self._bound[self._index[name]]
@@ -327,7 +354,18 @@ class C10dSession:
         except Exception as error:
             with self._turn:
                 self._failure = self._failure or error
-                self._turn.notify_all()
+                self._wake_all()
+
+    def _look_for_silence(self) -> None:
+        try:
+            self._pulse.check(self.iteration)
+        except PeerLost as error:
+            self._failure = error
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for waiting in (self._to_issue, self._to_land, self._arrived):
+            waiting.notify_all()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

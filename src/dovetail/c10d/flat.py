@@ -11,6 +11,12 @@ import torch
 from dovetail.c10d.dtypes import DTYPES
 from dovetail.c10d.sequence import Load
 
+_WRITABLE = 0x200  # PyBUF_WRITE
+# A ctypes array would do as well, but makes a class for each length, which only the garbage collector takes away.
+_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+
 TYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -21,53 +27,47 @@ class Flat:
         self._load, self._world, self._device = load, world, device
         self._dtype = TYPES[load.dtype]
         width = self._dtype.itemsize
-        self._counts = [nbytes // width for _, _, nbytes in load.parts]
-        self._flags = sum(self._counts)  # where they begin
-        shard = -(-(self._flags + len(load.params)) // world)
+        counts = [nbytes // width for _, _, nbytes in load.parts]
+        values = sum(counts)
+        shard = -(-(values + len(load.params)) // world)
         self.whole = torch.zeros(shard * world, dtype=self._dtype, device=device)
         self.shard = self.whole.new_zeros(shard if load.split else 0)  # this rank's share, summed
-        # Gloo's reduce-scatter is an all-reduce inside and sends twice as much as an exchange of shards.
-        self.exchanged = torch.zeros_like(self.whole) if load.split and device.type == "cpu" else None
+        # What comes around the ring; on GPUs the group has a reduce-scatter worth the name.
+        ringed = load.split and device.type == "cpu"
+        self.arrivals = self.whole.new_empty(shard * (world - 1)) if ringed else None
+        *self._pieces, self._flags, self._padding = torch.split(
+            self.whole,
+            [*counts, len(load.params), len(self.whole) - values - len(load.params)],
+        )
+        self._all_here = torch.ones_like(self._flags)
 
     def pack(self, pointers: Mapping[str, int]) -> None:
         """Take this rank's gradients, already divided by the number of ranks; 0 = there is none."""
-        start = 0
-        for (name, offset, _), count in zip(self._load.parts, self._counts, strict=True):
-            piece = self.whole[start : start + count]
+        for (name, offset, _), piece in zip(self._load.parts, self._pieces, strict=True):
             if pointers[name]:
-                torch.mul(self._at(pointers[name] + offset, count), 1.0 / self._world, out=piece)
+                torch.mul(self._at(pointers[name] + offset, piece), 1.0 / self._world, out=piece)
             else:
                 piece.zero_()
-            start += count
-        flags = [float(pointers[name] != 0) for name in self._load.params]
-        self.whole[self._flags : self._flags + len(flags)] = torch.tensor(flags, dtype=self._dtype, device=self._device)
-        self.whole[self._flags + len(flags) :].zero_()
-
-    def sum_up(self) -> None:
-        """After an exchange, when every rank's copy of our shard is here."""
-        if self.exchanged is not None:
-            torch.sum(self.exchanged.view(self._world, -1), 0, out=self.shard)
+        here = [float(pointers[name] != 0) for name in self._load.params]
+        self._flags.copy_(self._all_here if all(here) else self._flags.new_tensor(here))
+        self._padding.zero_()
 
     def unpack(self, pointers: Mapping[str, int]) -> dict[str, bool]:
         """Put the means where they belong (0 = nowhere); says of each parameter whether any rank had a gradient."""
-        start = 0
-        for (name, offset, _), count in zip(self._load.parts, self._counts, strict=True):
+        for (name, offset, _), piece in zip(self._load.parts, self._pieces, strict=True):
             if pointers[name]:
-                self._at(pointers[name] + offset, count).copy_(self.whole[start : start + count])
-            start += count
-        params = self._load.params
-        flags = self.whole[self._flags : self._flags + len(params)].tolist()
-        return {name: flag > 0 for name, flag in zip(params, flags, strict=True)}
+                self._at(pointers[name] + offset, piece).copy_(piece)
+        return {name: flag > 0 for name, flag in zip(self._load.params, self._flags.tolist(), strict=True)}
 
-    def _at(self, pointer: int, count: int) -> torch.Tensor:
-        return memory(pointer, count, self._dtype, self._device)
+    def _at(self, pointer: int, like: torch.Tensor) -> torch.Tensor:
+        return memory(pointer, like.numel(), self._dtype, self._device)
 
 
 def memory(pointer: int, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor on memory that somebody else keeps alive."""
     nbytes = count * dtype.itemsize
     if device.type == "cpu":
-        return torch.frombuffer((ctypes.c_char * nbytes).from_address(pointer), dtype=dtype)
+        return torch.frombuffer(_view(pointer, nbytes, _WRITABLE), dtype=dtype)
     return torch.as_tensor(_OnDevice(pointer, nbytes), device=device).view(dtype)
 
 

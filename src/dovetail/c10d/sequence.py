@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from dovetail.plan.schedule import FORWARD, PULL, PUSH, Part, Plan, Transfer
 from dovetail.plan.schedule import REDUCE as REDUCED
 
-MOST = (
-    2 << 20
-)  # bytes of one collective: more would hold up what is more urgent, and pack or sum while the line is idle
-PIECES = 256  # of a model so large that pieces of that size would be more
-LEAST = 512 << 10  # bytes; slices below it are put together again, as each collective costs startups on every rank
+PIECES = 32  # of a model: what is under way holds up what is more urgent, but every collective costs startups
+LEAST, MOST = 512 << 10, 2 << 20  # bytes of a piece: below, startups rule; above, packing and summing leave gaps
+MOST_PIECES = 256  # of a model so large that pieces of that size would be more
 AHEAD = 2  # further collectives between a reduce-scatter and its all-gather, so that the line does not stand still
 
 REDUCE, SCATTER, GATHER = "reduce", "scatter", "gather"
@@ -70,10 +68,15 @@ class Work:
     gathers: tuple[Call, ...]
 
 
+def piece_bytes(model: int) -> int:
+    """What one collective moves at most, of a model of so many bytes; slices are put together up to this."""
+    return max(LEAST, min(MOST, model // PIECES), model // MOST_PIECES) // 8 * 8
+
+
 def work_of(plan: Plan, dtypes: Mapping[str, str]) -> Work:
     """The plan's buffers and all-gathers; a push whose bytes several pulls share is an all-reduce instead."""
-    most = max(MOST, sum(p.nbytes for p in plan.params) // PIECES // 8 * 8)
-    transfers = (*_coarse(plan), *(t for t in plan.transfers if t.kind != REDUCED))
+    most = piece_bytes(plan.nbytes)
+    transfers = (*_coarse(plan, most), *(t for t in plan.transfers if t.kind != REDUCED))
     pulls = [t for t in transfers if t.kind == PULL]
     pushed: dict[str, list[Part]] = {}
     for part in (part for t in plan.transfers if t.kind == PUSH for part in t.parts):
@@ -139,6 +142,7 @@ def timed(work: Work, seen: Seen) -> tuple[Call, ...]:
     starts = {_start(work.loads[i], i): instant for i, instant in ready.items()}
     gathers = list(work.gathers)
     done: dict[int, float] = {}  # scattered loads -> when
+    behind: set[int] = set()  # loads whose turn comes when the backward pass is over
     calls: list[Call] = []
     now = 0.0
     while starts or gathers:
@@ -153,6 +157,8 @@ def timed(work: Work, seen: Seen) -> tuple[Call, ...]:
             default=None,
         ) or min((c for c in waiting if not (c.late and early)), key=lambda c: (waiting[c], c.priority, c.loads))
         now = max(now, waiting[call])
+        if call.kind == SCATTER and now >= seen.over:
+            behind.update(call.loads)
         size = sum(work.loads[i].nbytes for i in call.loads)
         now += size * (2 if call.kind == REDUCE else 1) / seen.rate
         if call.kind == GATHER:
@@ -162,19 +168,32 @@ def timed(work: Work, seen: Seen) -> tuple[Call, ...]:
         if call.kind == SCATTER:
             done.update(dict.fromkeys(call.loads, now))
         calls.append(call)
-    return tuple(calls)
+    return tuple(_fused(calls, behind))
+
+
+def _fused(calls: Sequence[Call], behind: set[int]) -> Iterator[Call]:
+    """The calls with halves of which none is under the backward pass made one all-reduce, in the gather's place.
+
+    From there on the line never stands still, so that the result is there when it would have been, for half the calls.
+    """
+    whole = {i for call in calls if call.kind == GATHER and behind.issuperset(call.loads) for i in call.loads}
+    for call in calls:
+        if whole.isdisjoint(call.loads):
+            yield call
+        elif call.kind == GATHER:
+            yield from (Call(kind=REDUCE, loads=(i,), late=call.late, priority=call.priority) for i in call.loads)
 
 
 def _in(done: Mapping[int, float], gather: Call) -> bool:
     return all(i in done for i in gather.loads)
 
 
-def _coarse(plan: Plan) -> list[Transfer]:
+def _coarse(plan: Plan, most: int) -> list[Transfer]:
     """The plan's reduces with small neighbours in urgency put together."""
     found: list[Transfer] = []
     for transfer in sorted((t for t in plan.transfers if t.kind == REDUCED), key=lambda t: t.priority):
         last = found[-1] if found else None
-        if last is not None and last.window == transfer.window and last.nbytes + transfer.nbytes <= LEAST:
+        if last is not None and last.window == transfer.window and last.nbytes + transfer.nbytes <= most:
             found[-1] = replace(last, parts=_joined((*last.parts, *transfer.parts)))
         else:
             found.append(transfer)

@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dovetail.c10d.line import iteration_time
 from dovetail.network.model import Cluster
 from dovetail.plan.auto import candidates, label
+from dovetail.plan.eager import eager
 from dovetail.plan.linkcost import WITH_HUBS
 from dovetail.plan.policies import LEAST_RING, plan_for_training
 from dovetail.plan.schedule import Plan
@@ -43,6 +45,15 @@ def shortlist(profile: Profile, cluster: Cluster, *, aggregation: str | None, pl
     usual = min((c for c in scored if c.plan.policy == "ddp"), key=lambda c: c.predicted)
     others = _varied([c for c in scored if c.plan.policy != "ddp"])[: MOST - 1]
     return sorted([*others, usual], key=lambda c: _expected(c, len(cluster.workers)))
+
+
+def group_shortlist(profile: Profile, cluster: Cluster) -> list[Candidate]:
+    """The same on a process group, whose collectives form one line; `cluster` holds what they cost there."""
+    made = [plan_for_training(profile, cluster, name, aggregation="shuffle", update="worker") for name in NAMES]
+    plans = [eager(plan, profile, cluster) for plan in made]
+    scored = sorted((Candidate(p, iteration_time(profile, p, cluster)) for p in plans), key=lambda c: c.predicted)
+    others = [c for c in scored if c.plan.policy != "ddp"][: MOST - 1]
+    return [c for c in scored if c in others or c.plan.policy == "ddp"]
 
 
 def _expected(candidate: Candidate, workers: int) -> float:

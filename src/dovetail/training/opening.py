@@ -23,6 +23,7 @@ from dovetail.errors import BadInput, DovetailError, Mismatch
 from dovetail.network.measure import route_address
 from dovetail.network.model import Cluster, Link
 from dovetail.plan.choice import FREE
+from dovetail.plan.eager import eager
 from dovetail.plan.patterns import SHARING
 from dovetail.plan.policies import plan_for_training
 from dovetail.plan.schedule import Plan
@@ -37,6 +38,7 @@ NATIVE, C10D = "native", "c10d"  # dovetail's own engine, or the process group t
 AUTO, FIRST = "auto", "p3"  # what `auto` starts with until it knows more
 _PATIENCE = 300.0  # seconds that a rank's first iteration may be slower than another's
 _UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # until links are measured, if the policy weighs them at all
+_GROUP_STARTUP = 5e-3  # of a process group's collectives, if they are slow to start
 _FROM_SLOW_TO_FAST = (0.1, 1.0, 10.0)  # times the unknown link's bandwidth
 
 
@@ -165,14 +167,17 @@ class Opener:
         return self._plan(profile, cluster)
 
     def _plan(self, profile: Profile, cluster: Cluster) -> Plan:
-        return plan_for_training(profile, cluster, self._policy, aggregation=self.setting.pattern, update=self.place)
+        plan = plan_for_training(profile, cluster, self._policy, aggregation=self.setting.pattern, update=self.place)
+        return eager(plan, profile, cluster) if self.setting.engine == C10D else plan
 
     def weighs_links(self, profile: Profile) -> bool:
         """Whether the policy's plan depends on how fast links are, so that they are worth measuring."""
         if self.world < 2:
             return False
+        startups = (_UNKNOWN_LINK.startup, *((_GROUP_STARTUP,) if self.setting.engine == C10D else ()))
         links = [
-            Link(startup=_UNKNOWN_LINK.startup, bandwidth=_UNKNOWN_LINK.bandwidth * factor)
+            Link(startup=startup, bandwidth=_UNKNOWN_LINK.bandwidth * factor)
+            for startup in startups
             for factor in _FROM_SLOW_TO_FAST
         ]
         clusters = [Cluster.uniform(workers=self.world, link=link, hubs=len(self.setting.hubs)) for link in links]
@@ -182,6 +187,11 @@ class Opener:
     @property
     def _policy(self) -> str:
         return FIRST if self.setting.policy == AUTO else self.setting.policy
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self._slots[0].param.device
 
     @property
     def meeting_host(self) -> str:
@@ -237,8 +247,7 @@ class Opener:
         sizes = {p.name: p.nbytes for p in plan.params}
         tensors = [TensorSpec(s.name, sizes[s.name], DTYPES[s.param.dtype], s.group) for s in self._slots]
         if self.setting.engine == C10D:
-            where = self._slots[0].param.device
-            return C10dSession.open(plan=plan, tensors=tensors, device=where, trace=self.setting.options.trace)
+            return C10dSession.open(plan=plan, tensors=tensors, device=self.device, trace=self.setting.options.trace)
         return Session.open(
             store=self.store,
             rank=self._rank,

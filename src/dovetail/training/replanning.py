@@ -10,12 +10,14 @@ from typing import Protocol
 
 import torch.distributed as dist
 
+from dovetail.c10d.line import as_cluster
+from dovetail.c10d.pace import measure_line
 from dovetail.network.measure import PARTNERS, host_links, measure_pairs, route_address
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
-from dovetail.training.choosing import Candidate, Trials, shortlist, verdict
-from dovetail.training.opening import Opener
+from dovetail.training.choosing import Candidate, Trials, group_shortlist, shortlist, verdict
+from dovetail.training.opening import C10D, Opener
 
 
 class Replanner(Protocol):
@@ -63,12 +65,7 @@ class Auto:
                 return None
             opener = self._opener
             cluster = opener.cluster or measured(opener)
-            fixed = None if opener.free else opener.setting.pattern
-            found = opener.agreed(
-                "candidates",
-                lambda: shortlist(profile(), cluster, aggregation=fixed, place=opener.place),
-                list[Candidate],
-            )
+            found = opener.agreed("candidates", lambda: self._candidates(profile(), cluster), list[Candidate])
             self._trials = Trials(found)
             self._trials.round_begins(time.monotonic())
             return found[0].plan
@@ -79,6 +76,13 @@ class Auto:
             return self._settle(self._trials)
         self._trials.round_begins(time.monotonic())
         return plan
+
+    def _candidates(self, profile: Profile, cluster: Cluster) -> list[Candidate]:
+        opener = self._opener
+        if opener.setting.engine == C10D:
+            return group_shortlist(profile, cluster)
+        fixed = None if opener.free else opener.setting.pattern
+        return shortlist(profile, cluster, aggregation=fixed, place=opener.place)
 
     def _settle(self, trials: Trials) -> Plan | None:
         by_rank: list[list[float]] = [[]] * self._opener.world
@@ -91,7 +95,12 @@ class Auto:
 
 
 def measured(opener: Opener, *, partners: int = PARTNERS) -> Cluster:
-    """The ranks' links as they are now; a dedicated hub is taken to serve all workers at full speed."""
+    """The ranks' links as they are now; a dedicated hub is taken to serve all workers at full speed.
+
+    On a process group it is what the group's own collectives cost that counts, not what a stream of bytes does.
+    """
+    if opener.setting.engine == C10D:
+        return as_cluster(measure_line(opener.device), opener.world)
     limit = opener.setting.options.rate
     pairs = measure_pairs(
         dist.distributed_c10d.PrefixStore(f"dovetail/{opener.name}/measure", opener.store),

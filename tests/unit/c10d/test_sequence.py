@@ -12,12 +12,15 @@ from dovetail.c10d.sequence import (
     GATHER,
     LEAST,
     MOST,
+    MOST_PIECES,
+    PIECES,
     REDUCE,
     SCATTER,
     Call,
     Seen,
     Work,
     as_made,
+    piece_bytes,
     sequence,
     timed,
     work_of,
@@ -39,10 +42,11 @@ def whole(kind: str, *names: str, priority: int = 0, window: str = BACKWARD) -> 
 
 
 def test_reduces_follow_production_and_wait_for_their_last_parameter() -> None:
-    large = LEAST  # no two have room in one collective
-    reduces = [Transfer(REDUCED, (("w0", 0, large), ("w5", 0, large)))]
-    reduces += [Transfer(REDUCED, ((name, 0, large),), priority=9) for name in NAMES[1:5]]
-    work = work_of(plan(*reduces, nbytes=large), TYPES)
+    half, whole = LEAST // 2, LEAST  # one collective has room for one or the other
+    reduces = [Transfer(REDUCED, (("w0", 0, half), ("w5", 0, half)))]
+    reduces += [Transfer(REDUCED, ((name, 0, whole),), priority=9) for name in NAMES[1:5]]
+    params = tuple(Param(name, half if name in ("w0", "w5") else whole) for name in NAMES)
+    work = work_of(Plan(policy="test", params=params, transfers=tuple(reduces)), TYPES)
     calls = sequence(work, as_made(NAMES[::-1]))
     assert [work.loads[c.loads[0]].params for c in calls] == [("w4",), ("w3",), ("w2",), ("w1",), ("w0", "w5")]
     assert {c.kind for c in calls} == {REDUCE}
@@ -127,25 +131,43 @@ def check(work: Work, calls: tuple[Call, ...]) -> None:
 
 def test_a_line_with_a_queue_takes_the_most_urgent_of_what_is_there() -> None:
     """The last layer is made first and needed last: what is left of it gives way to layers that are made later."""
-    sizes = {"w0": LEAST, "w1": LEAST, "w2": 4 * MOST}
+    sizes = {"w0": LEAST, "w1": LEAST, "w2": 4 * LEAST}
     params = tuple(Param(name, nbytes) for name, nbytes in sizes.items())
     reduces = [Transfer(REDUCED, ((name, 0, nbytes),), i) for i, (name, nbytes) in enumerate(sizes.items())]
     work = work_of(Plan(policy="test", params=params, transfers=tuple(reduces)), dict.fromkeys(sizes, "f32"))
-    seen = Seen(made={"w2": 0.0, "w1": 1.5, "w0": 2.2}, over=2.2, rate=2 * MOST)  # a piece of w2 a second
+    seen = Seen(made={"w2": 0.0, "w1": 1.5, "w0": 2.2}, over=2.2, rate=2 * LEAST)  # a piece of w2 a second
     order = [work.loads[call.loads[0]].params[0] for call in timed(work, seen)]
     assert order == ["w2", "w2", "w1", "w0", "w2", "w2"]
     fast = replace(seen, rate=1e12)
     assert [work.loads[c.loads[0]].params[0] for c in timed(work, fast)] == ["w2"] * 4 + ["w1", "w0"]
 
 
+def test_halves_that_both_follow_the_backward_pass_are_one() -> None:
+    """The scatter of w1 runs under the backward pass; w0 ends that, and nothing is left to hide under."""
+    sizes = {"w0": LEAST, "w1": LEAST}
+    params = tuple(Param(name, nbytes) for name, nbytes in sizes.items())
+    pushes = [Transfer(PUSH, ((name, 0, LEAST),), 1 - i) for i, name in enumerate(sizes)]
+    pulls = [Transfer(PULL, ((name, 0, LEAST),), 2 + i) for i, name in enumerate(sizes)]
+    work = work_of(Plan(policy="test", params=params, transfers=(*pushes, *pulls)), dict.fromkeys(sizes, "f32"))
+    seen = Seen(made={"w1": 0.0, "w0": 0.5}, over=0.5, rate=2 * LEAST)  # each half takes half a second
+    found = [(call.kind, work.loads[call.loads[0]].params[0]) for call in timed(work, seen)]
+    assert found == [(SCATTER, "w1"), (REDUCE, "w0"), (GATHER, "w1")]
+    early = [(call.kind, work.loads[call.loads[0]].params[0]) for call in timed(work, replace(seen, over=9.0))]
+    assert early == [(SCATTER, "w1"), (SCATTER, "w0"), (GATHER, "w0"), (GATHER, "w1")]
+
+
 def test_small_slices_are_put_together_and_large_transfers_cut() -> None:
-    size = 5 * MOST
+    size = 16 * LEAST
     slices = [Transfer(REDUCED, (("w0", start, 1 << 16),), 0) for start in range(0, size, 1 << 16)]
     rest = [Transfer(REDUCED, ((name, 0, 64),), 1 + i) for i, name in enumerate(NAMES[1:])]
     params = (Param("w0", size), *(Param(name, 64) for name in NAMES[1:]))
-    work = work_of(Plan(policy="test", params=params, transfers=(*slices, *rest)), TYPES)
-    assert [load.nbytes for load in work.loads] == [LEAST] * (size // LEAST) + [5 * 64]
-    work = work_of(
-        Plan(policy="test", params=params, transfers=(Transfer(REDUCED, (("w0", 0, size),), 0), *rest)), TYPES
-    )
-    assert [load.nbytes for load in work.loads] == [MOST] * 5 + [5 * 64]
+    for transfers in (slices, [Transfer(REDUCED, (("w0", 0, size),), 0)]):
+        work = work_of(Plan(policy="test", params=params, transfers=(*transfers, *rest)), TYPES)
+        assert [load.nbytes for load in work.loads] == [LEAST] * 16 + [5 * 64]
+
+
+def test_a_piece_is_a_share_of_the_model_within_bounds() -> None:
+    assert piece_bytes(1000) == piece_bytes(PIECES * LEAST) == LEAST
+    assert piece_bytes(PIECES * 2 * LEAST) == 2 * LEAST
+    assert piece_bytes(PIECES * MOST) == piece_bytes(MOST_PIECES * MOST) == MOST
+    assert piece_bytes(MOST_PIECES * 2 * MOST) == 2 * MOST
