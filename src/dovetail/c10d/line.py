@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.c10d.sequence import GATHER, REDUCE, SCATTER, Call, Seen, Work, timed, work_of
 from dovetail.network.model import Cluster, Link
-from dovetail.plan.schedule import Plan
+from dovetail.plan.eager import eager
+from dovetail.plan.schedule import PULL, PUSH, Plan
+from dovetail.plan.schedule import REDUCE as REDUCED
 from dovetail.trace.graph import Profile
 
 DEPTH = 2  # collectives that may be under way at once: enough to keep the line full, and few to wait behind
+GAIN = 0.98  # two halves must take less than this share of the time that one all-reduce takes: they cost more calls
 ROUNDS = 4  # iterations until one is like the next
 
 
@@ -67,6 +70,25 @@ def iteration_time(profile: Profile, plan: Plan, cluster: Cluster) -> float:
                 made[op.produces] = now
         arrived, free = _arrivals(calls, work, line, made, over=now, free=free, flying=flying)
     return now - start
+
+
+def fitted(plan: Plan, profile: Profile, cluster: Cluster) -> Plan:
+    """The plan as it pays on this group: pieces worth their startup, and halves only where they hide something."""
+    line = line_of(cluster)
+    worth = int(line.startup * line.rate) // 8 * 8  # an all-reduce of this takes twice its startup
+    split = replace(eager(plan, profile, cluster), chunk_bytes=max(plan.chunk_bytes, worth))
+    whole = _whole(split)
+    if whole == split or iteration_time(profile, split, cluster) < GAIN * iteration_time(profile, whole, cluster):
+        return split
+    return whole
+
+
+def _whole(plan: Plan) -> Plan:
+    """The plan with each push and its pull made one reduce, as urgent as the pull."""
+    pulls = {t.parts: t for t in plan.transfers if t.kind == PULL}
+    pairs = {t.parts: t for t in plan.transfers if t.kind == PUSH and t.parts in pulls}
+    reduces = [replace(push, kind=REDUCED, priority=pulls[parts].priority) for parts, push in pairs.items()]
+    return replace(plan, transfers=(*reduces, *(t for t in plan.transfers if t.parts not in pairs)))
 
 
 def _arrivals(

@@ -44,6 +44,8 @@ class Pulse:
                     "the process that keeps it (rank 0, or torchrun's) hangs or its host is gone",
                     step=step,
                 )
+            if self._asked and now - self._asked > EVERY:
+                return  # through a store that does not answer nobody is heard, whoever it is that hangs
             for rank, heard in enumerate(self._heard):
                 if rank != self._rank and now - heard > SILENT:
                     raise PeerLost(

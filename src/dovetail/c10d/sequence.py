@@ -75,7 +75,7 @@ def piece_bytes(model: int) -> int:
 
 def work_of(plan: Plan, dtypes: Mapping[str, str]) -> Work:
     """The plan's buffers and all-gathers; a push whose bytes several pulls share is an all-reduce instead."""
-    most = piece_bytes(plan.nbytes)
+    most = max(piece_bytes(plan.nbytes), plan.chunk_bytes)
     transfers = (*_coarse(plan, most), *(t for t in plan.transfers if t.kind != REDUCED))
     pulls = [t for t in transfers if t.kind == PULL]
     pushed: dict[str, list[Part]] = {}

@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dovetail.c10d.line import iteration_time
+from dovetail.c10d.line import fitted, iteration_time
 from dovetail.network.model import Cluster
 from dovetail.plan.auto import candidates, label
-from dovetail.plan.eager import eager
 from dovetail.plan.linkcost import WITH_HUBS
 from dovetail.plan.policies import LEAST_RING, plan_for_training
 from dovetail.plan.schedule import Plan
@@ -50,7 +49,7 @@ def shortlist(profile: Profile, cluster: Cluster, *, aggregation: str | None, pl
 def group_shortlist(profile: Profile, cluster: Cluster) -> list[Candidate]:
     """The same on a process group, whose collectives form one line; `cluster` holds what they cost there."""
     made = [plan_for_training(profile, cluster, name, aggregation="shuffle", update="worker") for name in NAMES]
-    plans = [eager(plan, profile, cluster) for plan in made]
+    plans = [fitted(plan, profile, cluster) for plan in made]
     scored = sorted((Candidate(p, iteration_time(profile, p, cluster)) for p in plans), key=lambda c: c.predicted)
     others = [c for c in scored if c.plan.policy != "ddp"][: MOST - 1]
     return [c for c in scored if c in others or c.plan.policy == "ddp"]

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dovetail.c10d.executor import C10dSession
+from dovetail.c10d.line import fitted
 from dovetail.engine.opening import store_host
 from dovetail.engine.peers import Meeting
 from dovetail.engine.rule import Rule
@@ -164,7 +165,9 @@ class Opener:
         rate = setting.options.rate
         link = Link(startup=_UNKNOWN_LINK.startup, bandwidth=rate) if rate else _UNKNOWN_LINK
         cluster = self.cluster or Cluster.uniform(workers=self.world, link=link, hubs=len(setting.hubs))
-        return self._plan(profile, cluster)
+        plan = self._plan(profile, cluster)
+        measured = setting.engine == C10D and self.cluster is not None
+        return fitted(plan, profile, cluster) if measured else plan
 
     def _plan(self, profile: Profile, cluster: Cluster) -> Plan:
         plan = plan_for_training(profile, cluster, self._policy, aggregation=self.setting.pattern, update=self.place)
