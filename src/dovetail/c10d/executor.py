@@ -89,7 +89,9 @@ class C10dSession:
             threading.Thread(target=self._guarded, args=(task,), name=f"dovetail c10d {name}", daemon=True)
             for name, task in (("issue", self._issue_all), ("complete", self._complete_all))
         ]
-        store = dist.PrefixStore(f"dovetail/{group.group_name}", dist.distributed_c10d._get_default_store())
+        store = dist.distributed_c10d.PrefixStore(
+            f"dovetail/{group.group_name}", dist.distributed_c10d._get_default_store()
+        )
         self._pulse = Pulse(store, rank=self.rank, world=self.world)
         for thread in self._threads:
             thread.start()
