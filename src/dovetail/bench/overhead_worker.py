@@ -18,16 +18,17 @@ from dovetail.bench.serve import serve
 from dovetail.training.distribute import distribute
 
 WIDTH, SAMPLES = 32, 64  # of every layer: little to send
-TRIAL = 10  # products a layer in the step that shows how many make a step as long as asked
+SIDE = 192  # of matrices that stay in the cache and keep a core busy for long without a call
+TRIAL = 3  # products a layer in the step that shows how many make a step as long as asked
 
 
 class Labour:
-    """Products of matrices that stay in the cache, and the seconds they took so far."""
+    """Products of matrices, and the seconds they took so far."""
 
     def __init__(self, products: int) -> None:
         self.products = products
         self.seconds = 0.0
-        self._factor, self._product = torch.full((128, 128), 1 / 128), torch.empty(128, 128)
+        self._factor, self._product = torch.full((SIDE, SIDE), 1 / SIDE), torch.empty(SIDE, SIDE)
 
     def work(self, share: int) -> None:
         """A forward pass has a share of one, a backward pass of two."""
