@@ -93,8 +93,7 @@ def available() -> tuple[bool, str]:
 
 
 def _replace(device: str, rate: float, unit: int) -> list[str]:
-    shape = tbf(rate, unit, own=device == INTERFACE) if rate else ["pfifo", "limit", "1000"]
-    return ["qdisc", "replace", "dev", device, "root", *shape]
+    return ["qdisc", "replace", "dev", device, "root", *(tbf(rate, unit) if rate else ["pfifo", "limit", "1000"])]
 
 
 def _batch(tool: list[str], lines: list[list[str]]) -> None:

@@ -5,9 +5,9 @@ kernel about as much at 16 KiB as at 64 KiB, so a ring took 1.6 cores with 16 Ki
 1 ms lost 3 to 10 % when other work made timers late, 3 ms did not; a queue of 4 units keeps an urgent message within
 1.4 ms behind one stream and 4 ms in an incast, and the link full in both.
 
-That is the network's end of a link. A host's own end holds what its sockets give it, as hosts do: Linux lets each
-connection have about two units there and then holds its sender back. With a short queue at that end, 8 hosts that
-shuffled 16 MiB at 500 Mbit/s dropped 4300 units of their own, which TCP takes for a stall, and 140 in the network.
+Both ends of a link are alike. A long queue at the host's own end spares eight hosts that shuffle most of their drops (1.45
+of the bound instead of 1.81), but what a host receives is acknowledged behind all it sends: with a hub, an iteration of
+VGG-19 shapes took 1.01 s instead of 648 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ LEAST_SEGMENT, LARGEST_SEGMENT = 8 * 1024, 64 * 1024  # bytes; the kernel makes 
 BURST_TIME = 3e-3  # seconds of rate that may be caught up after a late timer
 QUEUE_TIME = 4e-3  # seconds; what waits in a link at most
 QUEUE_SEGMENTS = 4  # a queue below this cannot hold one unit of each flow of a small incast
-OWN_SEGMENTS = 256  # of a host's own queue: two for each of more connections than a host of a lab has
 
 
 def segment(slowest: float) -> int:
@@ -31,13 +30,10 @@ def segment(slowest: float) -> int:
     return max(LEAST_SEGMENT, min(LARGEST_SEGMENT, round(slowest * SEGMENT_TIME)))
 
 
-def tbf(rate: float, unit: int, *, own: bool) -> list[str]:
-    """Arguments of `tc qdisc ... tbf` for `rate` bytes per second and units of at most `unit` bytes.
-
-    `own`: at the end of the link where the host is.
-    """
+def tbf(rate: float, unit: int) -> list[str]:
+    """Arguments of `tc qdisc ... tbf` for `rate` bytes per second and units of at most `unit` bytes."""
     if not (rate > 0 and math.isfinite(rate)):
         raise BadInput(f"a link of {rate!r} bytes/s cannot be shaped; give a finite rate above 0, or 0 for unshaped")
     burst = max(2 * unit, round(rate * BURST_TIME))
-    limit = OWN_SEGMENTS * unit if own else max(QUEUE_SEGMENTS * unit, round(rate * QUEUE_TIME))
+    limit = max(QUEUE_SEGMENTS * unit, round(rate * QUEUE_TIME))
     return ["tbf", "rate", f"{round(rate * 8)}bit", "burst", str(burst), "limit", str(limit)]

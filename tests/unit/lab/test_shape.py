@@ -12,15 +12,10 @@ from dovetail.lab.shape import segment, tbf
 RATES = st.floats(min_value=1e5, max_value=5e9)
 
 
-def settings_of(rate: float, unit: int, *, own: bool) -> dict[str, str]:
-    arguments = tbf(rate, unit, own=own)
-    return dict(zip(arguments[1::2], arguments[2::2], strict=True))
-
-
-@given(RATES, RATES, st.booleans())
-def test_every_unit_fits_burst_and_queue(rate: float, slowest: float, own: bool) -> None:
+@given(RATES, RATES)
+def test_every_unit_fits_burst_and_queue(rate: float, slowest: float) -> None:
     unit = segment(min(rate, slowest))
-    settings = settings_of(rate, unit, own=own)
+    settings = dict(zip(tbf(rate, unit)[1::2], tbf(rate, unit)[2::2], strict=True))
     # tbf cuts what is above the burst into packets (slow) and drops for ever what is above the queue.
     assert int(settings["burst"]) > unit
     assert int(settings["limit"]) >= 4 * unit
@@ -29,15 +24,11 @@ def test_every_unit_fits_burst_and_queue(rate: float, slowest: float, own: bool)
 
 def test_the_queue_at_500_mbit_is_about_4_ms() -> None:
     rate = 62.5e6
-    assert int(settings_of(rate, segment(rate), own=False)["limit"]) / rate <= 4.3e-3
-
-
-def test_a_hosts_own_queue_holds_two_units_of_each_of_its_connections() -> None:
-    unit = segment(62.5e6)
-    assert int(settings_of(62.5e6, unit, own=True)["limit"]) >= 2 * 100 * unit
+    settings = dict(zip(tbf(rate, segment(rate))[1::2], tbf(rate, segment(rate))[2::2], strict=True))
+    assert int(settings["limit"]) / rate <= 4.3e-3
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_what_cannot_be_shaped_is_refused(rate: float) -> None:
     with pytest.raises(BadInput, match="cannot be shaped"):
-        tbf(rate, 65536, own=False)
+        tbf(rate, 65536)
