@@ -5,9 +5,9 @@ kernel about as much at 16 KiB as at 64 KiB, so a ring took 1.6 cores with 16 Ki
 1 ms lost 3 to 10 % when other work made timers late, 3 ms did not; a queue of 4 units keeps an urgent message within
 1.4 ms behind one stream and 4 ms in an incast, and the link full in both.
 
-Both ends of a link are alike. A long queue at the host's own end spares eight hosts that shuffle most of their drops (1.45
-of the bound instead of 1.81), but what a host receives is acknowledged behind all it sends: with a hub, an iteration of
-VGG-19 shapes took 1.01 s instead of 648 ms.
+Both ends of a link are alike. A long queue at the host's own end spares eight hosts that shuffle most of their drops
+(1.45 of the bound instead of 1.81), but what a host receives is acknowledged behind all it sends: with a hub, an
+iteration of VGG-19 shapes took 1.01 s instead of 648 ms.
 """
 
 from __future__ import annotations
