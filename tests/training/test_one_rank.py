@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 
 import pytest
 import torch
@@ -49,6 +50,21 @@ def test_before_init_process_group() -> None:
     model = torch.nn.Linear(2, 2)
     with pytest.raises(BadInput, match="init_process_group"):
         distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def fail_to_distribute(rank: int, size: int) -> list[str]:
+    """The functions in the traceback that a user's mistake gives."""
+    model = torch.nn.Linear(2, 2).requires_grad_(False)
+    try:
+        distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    except BadInput as error:
+        return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return []
+
+
+def test_a_mistake_shows_the_user_s_line_and_nothing_of_ours() -> None:
+    with ranks(1, fail_to_distribute, gloo=True) as group:
+        assert group.results(60) == [["fail_to_distribute", "distribute"]]
 
 
 SCRIPT = """

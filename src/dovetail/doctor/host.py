@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dovetail.doctor.check import BROKEN, GOOD, LIMITED, Check
 from dovetail.engine.address import facing, parse_address
+from dovetail.errors import BadInput
 from dovetail.lab import available
 
 LEAST_TORCH = (2, 6)
@@ -59,6 +60,8 @@ def _version(package: str) -> str:
 def interface(host: str, environment: Mapping[str, str]) -> Check:
     """The address that this machine would give to its peers, and why that one."""
     towards, why = _towards(host, environment)
+    if host:
+        _check_known(host)
     address = facing(towards or "192.0.2.1")
     device = device_of(address)
     loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
@@ -74,6 +77,13 @@ def interface(host: str, environment: Mapping[str, str]) -> Check:
         advice=advice,
         figures={"address": address, "device": device, "why": why},
     )
+
+
+def _check_known(host: str) -> None:
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        raise BadInput(f"--facing {host!r}: no such host is known here; give a peer's name or address") from None
 
 
 def _towards(host: str, environment: Mapping[str, str]) -> tuple[str, str]:

@@ -65,7 +65,7 @@ async def connect(target: Target, intro: Intro, *, seconds: float) -> Wire:
             if loop.time() + RETRY >= end:
                 why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
                 raise Unreachable(
-                    f"{target.label} at {target.address} cannot be reached within {seconds:g} s: {why}; "
+                    f"{target.label} at {target.address} cannot be reached within {seconds:.3g} s: {why}; "
                     "is it running, and does a firewall let us through?"
                 ) from None
             await asyncio.sleep(RETRY)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from dovetail.engine.session import Options, Session
 from dovetail.engine.traffic import traffic
-from dovetail.errors import BadInput
+from dovetail.errors import BadInput, DovetailError
 from dovetail.plan.policies import policies
 from dovetail.timeline import Timeline
 from dovetail.training.clipping import clip
@@ -86,9 +86,12 @@ def distribute(
         recorder = Recorder(f"worker {rank}", enabled=setting.options.trace)
         return Prepared(slots=slots, update=change, opener=opener, recorder=recorder, policy=policy, rank=rank)
 
-    prepared, name = agree(prepare, lambda found: found.describe(model))
     first = model not in _running
-    running = Running(model, optimizer, prepared, name, buffers=first and world > 1)
+    try:
+        prepared, name = agree(prepare, lambda found: found.describe(model))
+        running = Running(model, optimizer, prepared, name, buffers=first and world > 1)
+    except DovetailError as error:
+        raise error.with_traceback(None) from None  # says it all; how the ranks met tells a user nothing
     if first:
         running.until_shut_down(reducer_off(model, no_sync))
     _running.setdefault(model, []).append(running)

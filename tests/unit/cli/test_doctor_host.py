@@ -21,6 +21,11 @@ def test_the_interface_follows_the_peer_then_the_master_then_the_hub() -> None:
     assert "localhost:7070 (DOVETAIL_HUBS)" in host.interface("", {"DOVETAIL_HUBS": "localhost:7070,other"}).found
 
 
+def test_a_peer_that_nobody_knows_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--facing", "no.such.host.invalid"]) == 2
+    assert "--facing 'no.such.host.invalid'" in capsys.readouterr().err
+
+
 def test_loopback_has_its_device() -> None:
     found = host.interface("", {"MASTER_ADDR": "localhost"})
     assert (found.state, found.figures["address"], found.figures["device"]) == (GOOD, "127.0.0.1", "lo")
