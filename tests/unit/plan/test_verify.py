@@ -85,5 +85,6 @@ def test_a_hundred_thousand_transfers_are_checked_in_linear_time() -> None:
         return time.process_time() - begin
 
     seconds(1000)
-    # Ten times as many in a quadratic time would take a hundred times as long; a busy machine makes it forty.
-    assert min(seconds(100_000) for _ in range(2)) < 60 * max(seconds(10_000), 0.02)
+    # Ten times as many would take a hundred times as long in a quadratic time. The best of several: a busy machine
+    # makes one run long, not all of them.
+    assert min(seconds(100_000) for _ in range(4)) < 25 * max(min(seconds(10_000) for _ in range(4)), 0.02)
