@@ -84,3 +84,8 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) < 1:
         return f"{seconds * 1e3:.3g} ms"
     return f"{seconds:.3g} s"
+
+
+def format_count(number: int, thing: str) -> str:
+    """`1 hub`, `4 hubs`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

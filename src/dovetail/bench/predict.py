@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from dovetail.bench.bounds import Network, hubs_of, transfer_time
 from dovetail.bench.crew import Crew
@@ -15,12 +14,11 @@ from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import System
 from dovetail.lab.shape import QUEUE_TIME
 from dovetail.network.model import Cluster, Host, Link
-from dovetail.plan.base import per_parameter
-from dovetail.plan.buckets import MIB, buckets
-from dovetail.plan.bulk import barrier
+from dovetail.plan.buckets import MIB
 from dovetail.plan.linkcost import WITH_HUBS
-from dovetail.plan.policies import AUTO, plan_for_training, run_passes
+from dovetail.plan.policies import AUTO, plan_for_training
 from dovetail.plan.schedule import Plan
+from dovetail.plan.usual import bucketed
 from dovetail.simulate.network import Backlog
 from dovetail.simulate.run import simulate
 from dovetail.trace.graph import Profile
@@ -103,16 +101,9 @@ def predicted(system: System, variant: str, profile: Profile, cluster: Cluster) 
         found = shortlist(profile, cluster, aggregation=None if system.free else system.pattern, place=place)
         return min(_seconds(profile, candidate.plan, cluster) for candidate in found)
     if not system.each:
-        return _seconds(profile, ddp_plan(profile, cluster, megabytes=float(variant)), cluster)
+        return _seconds(profile, bucketed(profile, cluster, nbytes=int(float(variant) * MIB)), cluster)
     plan = plan_for_training(profile, cluster, variant, aggregation=system.asked, update=system.update)
     return _seconds(profile, plan, cluster)
-
-
-def ddp_plan(profile: Profile, cluster: Cluster, *, megabytes: float) -> Plan:
-    """PyTorch's schedule over Gloo's ring; a bucket size given by the user counts for the first bucket as well."""
-    size = int(megabytes * MIB)
-    start = replace(per_parameter(profile, policy="ddp"), aggregation="ring", update="worker")
-    return run_passes(start, profile, cluster, [partial(buckets, max_bytes=size, first_bytes=size), barrier])
 
 
 def _seconds(profile: Profile, plan: Plan, cluster: Cluster) -> float:

@@ -15,8 +15,10 @@ from dovetail.plan.policies import make_plan, run_passes
 from dovetail.plan.schedule import Plan
 from dovetail.plan.slices import MAX_ELEMENTS, slices
 from dovetail.plan.tac import tac
+from dovetail.plan.usual import DDP, usual_plan
 from dovetail.timeline import Timeline
 from dovetail.trace.graph import Profile
+from dovetail.units import format_count
 
 Simulate = Callable[[Profile, Plan, Cluster], Timeline]
 
@@ -38,13 +40,14 @@ def choose(profile: Profile, cluster: Cluster, simulate: Simulate) -> tuple[Plan
 
 def label(plan: Plan) -> str:
     """One line that tells a candidate from the others."""
-    return f"{plan.policy} / {plan.aggregation} / update at {plan.update}"
+    name = f"ddp in {format_count(len(plan.transfers), 'bucket')}" if plan.policy == DDP else plan.policy
+    return f"{name} / {plan.aggregation} / update at {plan.update}"
 
 
 def candidates(profile: Profile, cluster: Cluster) -> list[Plan]:
     """A dozen plans at most, simplest first; PyTorch DDP's is always among them, so that the best is never worse."""
     best, *others = _patterns(profile, cluster)
-    plans = [make_plan(profile, cluster, "ddp"), *_coarse(profile, cluster, best), *_fine(profile, cluster, best)]
+    plans = [usual_plan(profile, cluster), *_coarse(profile, cluster, best), *_fine(profile, cluster, best)]
     for pattern in others:
         plans.extend(_coarse(profile, cluster, pattern))
     return _distinct(plans)

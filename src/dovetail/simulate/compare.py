@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dovetail.network.model import Cluster, Host, Link
-from dovetail.plan.auto import choose, label
+from dovetail.plan.auto import choose
 from dovetail.plan.policies import AUTO, make_plan
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.run import simulate
@@ -57,7 +57,7 @@ def plan_for(profile: Profile, cluster: Cluster, policy: str, aggregation: str |
     if policy != AUTO:
         return make_plan(profile, cluster, policy, aggregation=aggregation)
     best, _ = choose(profile, cluster, partial(simulate, quick=True))
-    return replace(best, policy=f"auto: {label(best).split(' / ')[0]}")
+    return replace(best, policy=f"auto: {best.policy}")
 
 
 def run_all(

@@ -12,6 +12,7 @@ from dovetail.plan.auto import candidates, label
 from dovetail.plan.linkcost import WITH_HUBS
 from dovetail.plan.policies import LEAST_RING, plan_for_training
 from dovetail.plan.schedule import Plan
+from dovetail.plan.usual import DDP, usual_plan, usual_plans
 from dovetail.simulate.run import simulate
 from dovetail.trace.graph import Profile
 from dovetail.units import format_seconds
@@ -21,7 +22,7 @@ MOST = 3  # candidates tried for real, DDP's schedule among them
 CLEARLY = 0.99  # the predicted best gives way only to one that takes less than this share of its time
 COMPARABLE = 1.1  # times the best prediction: another pattern's best plan is tried before a second one of the same
 CROWDED = 1.05  # a pattern in which several send to one loses packets, which the simulator does not know
-NAMES = ("ddp", "tac", "p3", "caramel", "dear")  # tried where the aggregation or the update's place is fixed
+NAMES = ("tac", "p3", "caramel", "dear")  # beside DDP's, tried where the aggregation or the update's place is fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +38,24 @@ def shortlist(profile: Profile, cluster: Cluster, *, aggregation: str | None, pl
     plans = [p for p in candidates(profile, cluster) if p.update == place and aggregation in (None, p.aggregation)]
     # Away from the workers, only a hub or a shuffle's masters can update, whatever the policy would take by itself.
     fixed = aggregation or (None if place == "worker" else "hub" if cluster.hubs else "shuffle")
+    plans.append(usual_plan(profile, cluster, aggregation=fixed or "ring", update=place))
     plans += [plan_for_training(profile, cluster, name, aggregation=fixed, update=place) for name in NAMES]
     distinct = {replace(p, policy="", fingerprint=""): p for p in reversed(plans)}
     scored = [Candidate(p, simulate(profile, p, cluster, quick=True).iteration_time) for p in distinct.values()]
     scored.sort(key=lambda c: _expected(c, len(cluster.workers)))
-    usual = min((c for c in scored if c.plan.policy == "ddp"), key=lambda c: c.predicted)
-    others = _varied([c for c in scored if c.plan.policy != "ddp"])[: MOST - 1]
+    usual = min((c for c in scored if c.plan.policy == DDP), key=lambda c: c.predicted)
+    others = _varied([c for c in scored if c.plan.policy != DDP])[: MOST - 1]
     return sorted([*others, usual], key=lambda c: _expected(c, len(cluster.workers)))
 
 
 def group_shortlist(profile: Profile, cluster: Cluster) -> list[Candidate]:
     """The same on a process group, whose collectives form one line; `cluster` holds what they cost there."""
     made = [plan_for_training(profile, cluster, name, aggregation="shuffle", update="worker") for name in NAMES]
-    plans = [fitted(plan, profile, cluster) for plan in made]
+    plans = [fitted(p, profile, cluster) for p in (*usual_plans(profile, cluster, aggregation="shuffle"), *made)]
     scored = sorted((Candidate(p, iteration_time(profile, p, cluster)) for p in plans), key=lambda c: c.predicted)
-    others = [c for c in scored if c.plan.policy != "ddp"][: MOST - 1]
-    return [c for c in scored if c in others or c.plan.policy == "ddp"]
+    usual = next(c for c in scored if c.plan.policy == DDP)
+    others = [c for c in scored if c.plan.policy != DDP][: MOST - 1]
+    return [c for c in scored if c in others or c is usual]
 
 
 def _expected(candidate: Candidate, workers: int) -> float:
@@ -100,7 +103,7 @@ def verdict(candidates: Sequence[Candidate], by_rank: Sequence[Sequence[float]])
     took = [max(times) for times in zip(*by_rank, strict=True)]
     fastest = min(range(len(took)), key=took.__getitem__)
     kept = fastest if took[fastest] < CLEARLY * took[0] else 0
-    usual = next(i for i, c in enumerate(candidates) if c.plan.policy == "ddp")
+    usual = next(i for i, c in enumerate(candidates) if c.plan.policy == DDP)
     line = (
         f"auto keeps {label(candidates[kept].plan)}: {format_seconds(took[kept])} an iteration, "
         f"predicted {format_seconds(candidates[kept].predicted)}"

@@ -7,7 +7,7 @@ import pytest
 from dovetail.bench.allreduce import best_pattern
 from dovetail.bench.bounds import Network
 from dovetail.bench.models import profile_of
-from dovetail.bench.predict import cluster_of, ddp_plan, predicted, settled
+from dovetail.bench.predict import cluster_of, predicted, settled
 from dovetail.bench.systems import chosen
 
 FLAT = Network(racks=(0,) * 4, rate=1e8, hub_rate=4e8, hub_racks=(0,))
@@ -23,13 +23,6 @@ def test_the_cluster_has_the_rates_and_only_the_hubs_in_use() -> None:
     racked = cluster_of(RACKS, "rack-hubs", startup=0.0)
     assert [host.rack for host in (*racked.workers, *racked.hubs)] == [f"rack {i}" for i in (0, 1, 0, 1, 0, 1)]
     assert {rack: link.bandwidth for rack, link in racked.uplinks.items()} == {"rack 0": 5e7, "rack 1": 5e7}
-
-
-def test_ddp_buckets_have_the_size_that_was_given_also_the_first() -> None:
-    plan = ddp_plan(PROFILE, cluster_of(FLAT, "ring", startup=0.0), megabytes=1.0)
-    assert plan.aggregation == "ring"
-    assert plan.barrier
-    assert all(t.nbytes >= 1 << 20 for t in plan.transfers[:-1])
 
 
 @pytest.mark.parametrize("name", ["sharded", "ring", "halving-doubling", "tree", "bcube", "hub"])

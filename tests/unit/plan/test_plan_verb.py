@@ -51,7 +51,7 @@ def test_the_list_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_auto_tells_what_it_compared(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["plan", profile, "--workers", "4", "--rate", "100mbit", "--policy", "auto"]) == 0
-    assert "ddp / ring / update at worker" in capsys.readouterr().out
+    assert "ddp in 1 bucket / ring / update at worker" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import pytest
 
 from dovetail.bench.models import profile_of
 from dovetail.network.model import Cluster, Link
+from dovetail.plan.policies import make_plan
+from dovetail.simulate.run import simulate
 from dovetail.training.choosing import MOST, ROUNDS, Candidate, Trials, shortlist, verdict
 
 PROFILE = profile_of("vgg19", compute=1.0, scale=1 / 16)
@@ -23,6 +25,14 @@ def test_ddp_is_always_tried_and_the_best_prediction_comes_first(short: list[Can
     of_rings = [c.predicted for c in short if c.plan.aggregation == "ring"]
     assert of_rings == sorted(of_rings)
     assert short[0].plan.policy != "ddp", "on a slow network something must beat DDP's schedule"
+
+
+def test_ddp_is_tried_in_the_buckets_that_suit_it_best() -> None:
+    profile = profile_of("resnet50", compute=0.3, scale=1 / 16)
+    (usual,) = (c for c in shortlist(profile, CLUSTER, aggregation=None, place="worker") if c.plan.policy == "ddp")
+    default = make_plan(profile, CLUSTER, "ddp")
+    assert len(usual.plan.transfers) > len(default.transfers)
+    assert usual.predicted < simulate(profile, default, CLUSTER, quick=True).iteration_time
 
 
 def test_a_ring_and_the_best_of_another_pattern_are_tried(short: list[Candidate]) -> None:
