@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -143,6 +144,8 @@ def everything(rank: int, size: int) -> None:
     plan = make_plan(profile(), Cluster.uniform(workers=2, link=Link(startup=5e-5, bandwidth=1e8)), "p3", update="hub")
     with pytest.raises(BadInput, match="update runs at the worker"):
         C10dSession.open(plan=plan, tensors=specs())
+    with pytest.raises(BadInput, match="leave the pass 'sparsify' out"):
+        C10dSession.open(plan=replace(plan, keep=0.5), tensors=specs())
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import networks
@@ -17,6 +18,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from dovetail.errors import BadInput, Misuse, PeerLost
+from dovetail.plan.first_use import first_use
+from dovetail.plan.policies import register_policy
+from dovetail.plan.slices import slices
+from dovetail.plan.sparsify import sparsify
 from dovetail.training import distribute, gather_timeline, shutdown
 
 
@@ -99,6 +104,9 @@ def what_a_group_cannot_do() -> None:
     for refused in ({"hubs": ["h:1"]}, {"aggregation": "ring"}, {"rate": 1e6}, {"update": "hub"}, {"engine": "mpi"}):
         with pytest.raises(BadInput, match="engine="):
             distribute(model, _sgd(model), **{"engine": "c10d", "hubs": (), **refused})
+    register_policy("p3-sparse", (slices, first_use, partial(sparsify, keep=0.01)))
+    with pytest.raises(BadInput, match=r"1\.000% of gradient values .* leave the pass 'sparsify' out"):
+        distribute(model, _sgd(model), policy="p3-sparse", engine="c10d")
 
 
 def its_timeline() -> None:

@@ -23,6 +23,7 @@ from dovetail.engine.table import TensorSpec
 from dovetail.engine.usage import Usage
 from dovetail.errors import BadInput, Misuse, PeerLost
 from dovetail.plan.schedule import Plan
+from dovetail.plan.verify import check_dense
 from dovetail.timeline import RECEIVE, SEND, Span
 
 _UNKNOWN = 125e6  # bytes per second, where the first iteration had nothing to send
@@ -47,6 +48,7 @@ class C10dSession:
     def __init__(
         self, *, group: Any, plan: Plan, tensors: Sequence[TensorSpec], device: torch.device, trace: bool = False
     ) -> None:
+        check_dense(plan)
         if plan.update != "worker":
             raise BadInput(f"the plan updates at the {plan.update}; on a process group the update runs at the worker")
         self.rank, self.world, self.iteration = dist.get_rank(group), dist.get_world_size(group), 0

@@ -19,6 +19,7 @@ from dovetail.plan.patterns import Groups, check_shares, weights_of
 from dovetail.plan.patterns import routes as routes_of
 from dovetail.plan.schedule import FORWARD, PULL, PUSH, Plan
 from dovetail.plan.steps import ADD, ASK, COPY, DELIVER, FINISH, OFFER, OPS, SEND, Route, Step, check_route
+from dovetail.plan.verify import check_dense
 
 Ints = npt.NDArray[np.int64]
 DTYPES = {"f32": (0, 4), "f64": (1, 8), "bf16": (2, 2), "f16": (3, 2)}  # name -> (native code, bytes an element)
@@ -169,11 +170,7 @@ def build(
         check_shares(plan.aggregation, shares, workers)
     if workers < 1 or hubs < 0 or lanes < 1:
         raise BadInput(f"a job of {workers} workers, {hubs} hubs and {lanes} lanes; one is too few")
-    if plan.keep < 1:
-        raise BadInput(
-            f"the plan lets {plan.keep:.3%} of gradient values travel, but the engine sends all; leave the pass "
-            "'sparsify' out (it is for plans and simulations)"
-        )
+    check_dense(plan)
     _check_same(plan, tensors)
     size = chunk_bytes or plan.chunk_bytes
     if not 64 <= size <= MAX_CHUNK:

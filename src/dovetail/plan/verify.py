@@ -44,6 +44,15 @@ def _check_tiles(name: str, size: int, tiles: list[tuple[int, int]] | None, way:
         raise BadInput(f"the plan never moves bytes {reach}..{size} of {name!r} ({way})")
 
 
+def check_dense(plan: Plan) -> None:
+    """Raise if only some values of a gradient shall travel: engines sum whole ones."""
+    if plan.keep < 1:
+        raise BadInput(
+            f"the plan lets {plan.keep:.3%} of gradient values travel, but the engine sends all; leave the pass "
+            "'sparsify' out (it is for plans and simulations)"
+        )
+
+
 def check_windows(transfers: Sequence[Transfer]) -> None:
     """Raise if values shall come back in the backward pass though their gradients leave only after it."""
     late = _tiles(t for t in transfers if t.kind == "push" and t.window == "forward")
