@@ -16,6 +16,8 @@ AFTER = "after backward"  # name of computing between the last gradient and the 
 DECIDE = "decide"  # the schedule changes; the span's name says what and why
 LANES = (COMPUTE, UPDATE, WAIT, SEND, RECEIVE, DECIDE)
 
+LEAST_SHARE = 0.05  # of an iteration; below it there is nothing to overlap
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -127,6 +129,17 @@ def covered(spans: Iterable[Span], *, first: float = float("-inf"), last: float 
             total += end - start
             reach = end
     return total
+
+
+def format_overlap(communication: float, compute: float, iteration: float) -> str:
+    """Alpha as people read it: the share of the shorter of the two that is hidden, `-` where that is hardly there.
+
+    Where startups rule, links and computation stand still at once, and alpha itself is below 0: nothing is hidden.
+    """
+    shorter = min(communication, compute)
+    if shorter <= LEAST_SHARE * iteration:
+        return "-"
+    return f"{max(0.0, (communication + compute - iteration) / shorter):.2f}"
 
 
 def _natural(node: str) -> tuple[str, int]:

@@ -69,7 +69,7 @@ def format_rate(bandwidth: float) -> str:
         return "unshaped"
     bits = bandwidth * 8
     for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
-        if bits < 1000:
+        if bits < 999.5:
             return f"{bits:.3g} {unit}"
         bits /= 1000
     return f"{bits:.3g} Tbit/s"
@@ -79,9 +79,9 @@ def format_seconds(seconds: float) -> str:
     """`12 us`, `1.2 ms`, `3.45 s`."""
     if seconds == 0:
         return "0 s"
-    if abs(seconds) < 1e-3:
+    if abs(seconds) < 0.9995e-3:  # what rounds to 1000 of a unit is 1 of the next
         return f"{seconds * 1e6:.3g} us"
-    if abs(seconds) < 1:
+    if abs(seconds) < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
     return f"{seconds:.3g} s"
 

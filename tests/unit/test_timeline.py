@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.timeline import COMPUTE, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline, covered
+from dovetail.timeline import COMPUTE, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline, covered, format_overlap
 
 
 def span(lane: str, start: float, end: float, *, node: str = "worker 0", iteration: int = 0) -> Span:
@@ -97,3 +97,20 @@ def test_alpha_is_one_when_all_is_hidden_and_nought_when_nothing_is(compute: flo
     )
     assert apart.alpha == pytest.approx(0, abs=1e-9)
     assert together.alpha == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("communication", "compute", "iteration", "shown"),
+    [
+        (1.0, 2.0, 2.5, "0.50"),
+        (1.0, 2.0, 2.0, "1.00"),
+        (1.0, 2.0, 3.3, "0.00"),  # startups: links and computation stand still at once
+        (0.01, 1.0, 1.1, "-"),
+        (1.0, 0.04, 1.0, "-"),
+        (0.0, 0.0, 0.0, "-"),
+    ],
+)
+def test_overlap_is_shown_as_a_share_of_what_could_be_hidden(
+    communication: float, compute: float, iteration: float, shown: str
+) -> None:
+    assert format_overlap(communication, compute, iteration) == shown

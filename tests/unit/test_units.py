@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import BadInput
-from dovetail.units import format_bytes, format_rate, format_seconds, parse_bytes, parse_rate, parse_seconds
+from dovetail.units import (
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,12 @@ def test_nonsense_is_named_and_an_example_given(parse: Callable[[str], float], t
         (format_seconds(12e-6), "12 us"),
         (format_seconds(1.2e-3), "1.2 ms"),
         (format_seconds(3.45), "3.45 s"),
+        (format_seconds(0.99996), "1 s"),
+        (format_seconds(0.99996e-3), "1 ms"),
+        (format_seconds(0.9994), "999 ms"),
+        (format_rate(0.99996 * 125e6), "1 Gbit/s"),
+        (format_count(1, "hub"), "1 hub"),
+        (format_count(0, "hub"), "0 hubs"),
     ],
 )
 def test_shown(shown: str, expected: str) -> None:

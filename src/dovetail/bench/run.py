@@ -15,13 +15,11 @@ from dovetail.bench.stage import Stage, Tell
 from dovetail.bench.systems import ALONE, System
 from dovetail.lab import Watch, busy, link_spans
 from dovetail.plan.policies import AUTO
-from dovetail.timeline import Timeline
+from dovetail.timeline import LEAST_SHARE, Timeline
 
 WARMUP = 2  # iterations before those that count
 TRIAL = 3  # iterations to choose a variant by, and of a saved timeline
 AUTO_WARMUP = 22  # iterations in which `auto` looks, tries its candidates and settles
-
-LEAST_SHARE = 0.05  # of an iteration; below it there is nothing to overlap
 
 
 def progress(line: Timeline) -> list[float]:

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -74,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]
         else:
-            _complain(f"{error.format_message()} (see `dovetail {wanted or ''} --help`)".replace("  ", " "))
+            _complain(_usage(error))
         return 2
     if code == 130:
         _complain("interrupted")
@@ -91,8 +92,18 @@ def _complain(message: str) -> None:
     print(f"dovetail: {line}", file=sys.stderr)
 
 
+def _usage(error: Any) -> str:
+    """What click says about the command line, and whose help to read."""
+    if getattr(error, "possibilities", None):
+        # Click compares options with their dashes, which makes any two short ones look alike.
+        name = error.option_name.lstrip("-")
+        error.possibilities = [o for o in error.possibilities if difflib.get_close_matches(name, [o.lstrip("-")])]
+    where = error.ctx.command_path if getattr(error, "ctx", None) else "dovetail"
+    return f"{error.format_message()} (see `{where} --help`)"
+
+
 def _unknown(verb: str) -> str:
-    nearest = difflib.get_close_matches(verb, available(), n=1, cutoff=0.4)
+    nearest = difflib.get_close_matches(verb, available(), n=1)
     hint = f"did you mean `dovetail {nearest[0]}`?" if nearest else "`dovetail --help` lists them"
     return f"unknown verb {verb!r}; {hint}"
 

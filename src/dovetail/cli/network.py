@@ -13,8 +13,8 @@ from dovetail.cli.output import write_json
 from dovetail.errors import BadInput, Unreachable
 from dovetail.network.describe import describe, worker_links
 from dovetail.network.measure import Pair, host_links, measure_pairs, route_address
-from dovetail.network.model import Link
-from dovetail.units import format_rate, format_seconds, parse_rate, parse_seconds
+from dovetail.network.model import Cluster, Link
+from dovetail.units import format_count, format_rate, format_seconds, parse_rate, parse_seconds
 
 
 def register(app: typer.Typer) -> None:
@@ -58,13 +58,26 @@ def network(
         oversubscription=oversubscription,
     )
     codec.save(cluster, output)
+    shown = sys.stderr if "-" in (output, json) else sys.stdout
     for pair in pairs:
         print(
             f"worker {pair.first} - worker {pair.second}: {format_rate(pair.link.bandwidth)}, startup "
             f"{format_seconds(pair.link.startup)}, error of the fit {pair.error:.1%}",
-            file=sys.stderr if "-" in (output, json) else sys.stdout,
+            file=shown,
         )
+    if output != "-":
+        print(f"{output}: {_words(cluster)}", file=shown)
     write_json(json, {"network": cluster, "pairs": pairs})
+
+
+def _words(cluster: Cluster) -> str:
+    """What is in the file: `4 workers at 500 Mbit/s, 1 hub, 2 racks`."""
+    slowest, fastest = cluster.slowest.bandwidth, max(host.link.bandwidth for host in cluster.workers)
+    rates = format_rate(slowest) + (f" to {format_rate(fastest)}" if fastest > slowest else "")
+    words = [f"{format_count(len(cluster.workers), 'worker')} at {rates}"]
+    words += [format_count(len(cluster.hubs), "hub")] if cluster.hubs else []
+    racks = len({host.rack for host in cluster.workers})
+    return ", ".join([*words, *([f"{racks} racks"] if racks > 1 else [])])
 
 
 def _measured() -> tuple[int, tuple[Link, ...], tuple[Pair, ...]]:

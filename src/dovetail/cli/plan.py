@@ -22,7 +22,7 @@ from dovetail.units import format_seconds, parse_rate, parse_seconds
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command."""
-    app.command("plan", no_args_is_help=True)(plan)
+    app.command("plan")(plan)
 
 
 def plan(
@@ -50,7 +50,9 @@ def plan(
         typer.echo(policy_list())
         return
     if profile is None:
-        raise BadInput("no profile was given; name the profile.json that `dovetail trace` wrote")
+        raise BadInput(
+            "no profile was given; name the profile.json that `dovetail trace` wrote (see `dovetail plan --help`)"
+        )
     traced = codec.load(Profile, profile)
     network = _cluster(cluster, workers, rate, startup, hubs)
     if policy == AUTO and (aggregation or update or without):

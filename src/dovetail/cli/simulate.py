@@ -17,19 +17,20 @@ from dovetail.plan.schedule import Plan
 from dovetail.simulate.compare import Comparison, Conditions, comparison, plan_for, run_all
 from dovetail.simulate.inputs import described
 from dovetail.simulate.inputs import straggler as parse_straggler
+from dovetail.timeline import format_overlap
 from dovetail.trace.graph import Profile
-from dovetail.units import format_rate, format_seconds
+from dovetail.units import format_count, format_rate, format_seconds
 
 POLICIES = "bulk,fifo,ddp,tac,p3,ibatch,dear,caramel"
 LEGEND = (
     "T iteration, gain over the first row, N network in use, C computation, rho N / C,\n"
-    "alpha (N + C - T) / min(N, C): 1 = all is hidden that could be, U C / T"
+    "alpha (N + C - T) / min(N, C): 1 = all is hidden that could be, - = hardly anything to hide, U C / T"
 )
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command."""
-    app.command("simulate", no_args_is_help=True)(simulate)
+    app.command("simulate")(simulate)
 
 
 def simulate(
@@ -96,8 +97,13 @@ def simulate(
 
 
 def _profile(path: Path | None, model: str | None, compute: float, scale: float) -> Profile:
-    if (path is None) == (model is None):
-        raise BadInput("name either a profile.json or a published network, e.g. --model resnet50 --compute 1.0")
+    if path is None and model is None:
+        raise BadInput(
+            "no model was given; name the profile.json that `dovetail trace` wrote, or a published network, e.g. "
+            "--model resnet50 --compute 1.0 (see `dovetail simulate --help`)"
+        )
+    if path is not None and model is not None:
+        raise BadInput(f"both {path} and --model {model} were given; name one model")
     if path is not None:
         return codec.load(Profile, path)
     from dovetail.bench.models import profile_of
@@ -106,7 +112,7 @@ def _profile(path: Path | None, model: str | None, compute: float, scale: float)
 
 
 def _table(found: Comparison) -> Table:
-    where = f"{found.workers} workers" + (f", {found.hubs} hubs" if found.hubs else "")
+    where = format_count(found.workers, "worker") + (f", {format_count(found.hubs, 'hub')}" if found.hubs else "")
     table = Table(title=f"{found.model or 'model'} on {where} at {format_rate(found.bandwidth)}", box=None)
     for column in ("policy", "pattern"):
         table.add_column(column, no_wrap=True)
@@ -121,7 +127,7 @@ def _table(found: Comparison) -> Table:
             format_seconds(p.communication_time),
             format_seconds(p.compute_time),
             f"{p.rho:.2f}",
-            f"{p.alpha:.2f}",
+            format_overlap(p.communication_time, p.compute_time, p.iteration_time),
             f"{p.utilization:.0%}",
         )
     return table

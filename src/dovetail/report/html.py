@@ -11,7 +11,7 @@ from typing import Any
 from dovetail.report.layout import by_node, tracks, zero
 from dovetail.report.summary import Summary, decisions, summarize
 from dovetail.report.text import latest, speedup
-from dovetail.timeline import COMPUTE, DECIDE, LANES, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline
+from dovetail.timeline import COMPUTE, DECIDE, LANES, RECEIVE, SEND, UPDATE, WAIT, Span, Timeline, format_overlap
 from dovetail.units import format_bytes, format_seconds
 
 # A row of the picture and the lanes it shows: to compute and to wait for it are one stream.
@@ -19,7 +19,11 @@ _ROWS = ((COMPUTE, (COMPUTE, WAIT)), (UPDATE, (UPDATE,)), (SEND, (SEND,)), (RECE
 _MOST_TRACKS = 8
 
 _COLUMNS: tuple[tuple[str, str, Callable[[Summary], str]], ...] = (
-    ("Overlap α", "(N + C − T) / min(N, C): 1 = all that could be hidden was", lambda s: f"{s.alpha:.2f}"),
+    (
+        "Overlap α",
+        "(N + C − T) / min(N, C): 1 = all that could be hidden was, - = hardly anything to hide",
+        lambda s: format_overlap(s.communication_time, s.compute_time, s.iteration_time),
+    ),
     ("ρ", "N / C: communication over computation", lambda s: "–" if s.rho is None else f"{s.rho:.2f}"),
     ("U", "share of an iteration in which an average worker computes", lambda s: f"{s.utilization:.0%}"),
     ("Exposed", "communication that no computation hides, per iteration", lambda s: format_seconds(s.exposed)),

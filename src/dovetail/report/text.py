@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dovetail.report.summary import Summary
+from dovetail.timeline import format_overlap
 from dovetail.units import format_bytes, format_seconds
 
 _FIGURES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
@@ -18,7 +19,7 @@ _FIGURES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("communicating N", lambda s: format_seconds(s.communication_time)),
     ("  exposed", lambda s: format_seconds(s.exposed)),
     ("waiting", lambda s: format_seconds(s.waiting)),
-    ("overlap alpha", lambda s: f"{s.alpha:.2f}"),
+    ("overlap alpha", lambda s: format_overlap(s.communication_time, s.compute_time, s.iteration_time)),
     ("rho = N / C", lambda s: "-" if s.rho is None else f"{s.rho:.2f}"),
     ("utilization U", lambda s: f"{s.utilization:.0%}"),
     ("straggler effect", lambda s: f"{s.straggler:.0%}"),

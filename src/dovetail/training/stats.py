@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail.timeline import LEAST_SHARE
 from dovetail.training.meter import Mark
 from dovetail.units import format_bytes, format_seconds
-
-LEAST_SHARE = 0.05  # of an iteration; below it there is nothing to overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,31 @@ def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.Ca
         assert f"dovetail {' '.join(words)}" in " ".join(explained.split())
 
 
+@pytest.mark.parametrize("name", main.available())
+def test_examples_name_options_that_exist(name: str) -> None:
+    for words in commands(name):
+        command = typer.main.get_command(main.build(name)).commands[name]  # type: ignore[attr-defined]
+        command = command.commands[words[1]] if len(words) > 1 else command
+        known = {option for parameter in command.params for option in parameter.opts}
+        for example in re.findall(rf"dovetail {' '.join(words)}\b[^`\n]*", command.help):
+            own = example.split(" -- ")[0].split()
+            assert {word for word in own if re.match(r"--?[a-z]", word)} <= known
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"), [("plan", "no profile was given"), ("simulate", "no model was given"), ("rank", "")]
+)
+def test_a_verb_without_its_input_says_what_is_missing(
+    verb: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([verb]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert message in said.err
+    assert f"`dovetail {verb} --help`" in said.err
+
+
 @pytest.mark.parametrize("error", [BadInput("rate 'x' is wrong"), PeerLost("rank 1 at\n10.0.0.1: silent")])
 def test_our_errors_are_one_line_and_exit_code_2(
     verb: object, error: Exception, capsys: pytest.CaptureFixture[str]
@@ -100,12 +126,22 @@ def test_an_unbuilt_engine_says_what_to_do(verb: object, capsys: pytest.CaptureF
     [
         (["reprot"], "dovetail: unknown verb 'reprot'; did you mean `dovetail report`?\n"),
         (["xyzzy"], "dovetail: unknown verb 'xyzzy'; `dovetail --help` lists them\n"),
+        (["banana"], "dovetail: unknown verb 'banana'; `dovetail --help` lists them\n"),
         (["--fast"], "dovetail: No such option: --fast (see `dovetail --help`)\n"),
+        (["cost", "--fast"], "dovetail: No such option: --fast (see `dovetail cost --help`)\n"),
+        (["bench", "train", "--bogus"], "dovetail: No such option: --bogus (see `dovetail bench train --help`)\n"),
     ],
 )
 def test_slips_of_the_finger(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(arguments) == 2
     assert capsys.readouterr().err == line
+
+
+def test_only_options_that_are_close_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["simulate", "--polcy", "p3"]) == 2
+    said = capsys.readouterr().err
+    assert "--policy" in said
+    assert "--plan" not in said
 
 
 def test_the_process_ends_with_the_code() -> None:

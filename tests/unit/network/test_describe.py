@@ -55,7 +55,15 @@ def test_cli_describes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert [host.link.bandwidth for host in cluster.workers] == [62.5e6] * 4
     assert cluster.hubs[0].link.bandwidth == 250e6
     assert cluster.uplinks["rack 1"].bandwidth == 31.25e6
-    assert len(json.loads(capsys.readouterr().out)["network"]["workers"]) == 4
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["network"]["workers"]) == 4
+    assert said.err == f"{target}: 4 workers at 500 Mbit/s, 1 hub, 2 racks\n"
+
+
+def test_cli_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "cluster.json"
+    assert run(["network", "--workers", "2", "--rate", "100mbit,1gbit", "-o", str(target)]) == 0
+    assert capsys.readouterr().out == f"{target}: 2 workers at 100 Mbit/s to 1 Gbit/s\n"
 
 
 @pytest.mark.parametrize(

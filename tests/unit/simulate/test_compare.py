@@ -65,10 +65,20 @@ def test_command_prints_draws_and_saves(tmp_path, capsys):
     assert codec.load(Timeline, tmp_path / "runs" / "p3.json").source == "simulator"
 
 
+def test_the_table_counts_one_hub_and_shows_no_overlap_where_there_is_nothing_to_hide(capsys):
+    command = ["simulate", "--model", "resnet50", "--scale", "1e-5", "--compute", "0.01", "--hubs", "1"]
+    assert run([*command, "--policy", "ddp,p3"]) == 0
+    title, _, ddp, p3, *_ = capsys.readouterr().out.splitlines()
+    assert title.strip() == "resnet50 on 4 workers, 1 hub at 1 Gbit/s"
+    assert ddp.split()[-2] == "-", "its link is in use for less than a hundredth of the iteration"
+    assert 0.5 < float(p3.split()[-2]) <= 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "either a profile.json or a published network"),
+        ([], "no model was given; name the profile.json that `dovetail trace` wrote, or a published network"),
+        (["p.json", "--model", "resnet50"], "both p.json and --model resnet50 were given"),
         (["--model", "resnet50", "--rate", "fast"], "rate 'fast' is not understood"),
         (["--model", "resnet50", "--policy", "best"], "policy 'best' is unknown"),
         (["--model", "resnet50", "--straggler", "x"], "straggler 'x' is not understood"),
