@@ -14,7 +14,7 @@ from dovetail.errors import BadInput
 from dovetail.network.model import Cluster, Link
 from dovetail.plan.auto import choose
 from dovetail.plan.describe import policy_list, summary
-from dovetail.plan.policies import AUTO, make_plan
+from dovetail.plan.policies import AUTO, plan_for_training
 from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
 from dovetail.units import format_seconds, parse_rate, parse_seconds
@@ -33,7 +33,9 @@ def plan(
     startup: Annotated[str, typer.Option(help="where each transfer first costs this,")] = "50us",
     hubs: Annotated[int, typer.Option(help="and so many dedicated hubs.")] = 0,
     policy: Annotated[str, typer.Option(help="A policy, `auto`, or `list` to see them all.")] = "tac",
-    aggregation: Annotated[str | None, typer.Option(help="A pattern: shuffle, hub, ring, ...")] = None,
+    aggregation: Annotated[
+        str | None, typer.Option(help="A pattern: shuffle, hub, ring, ...; default: as in training.")
+    ] = None,
     update: Annotated[str | None, typer.Option(help="Where the optimizer runs: worker or hub.")] = None,
     without: Annotated[list[str] | None, typer.Option(help="A pass to leave out; may be repeated.")] = None,
     passes: own.Passes = None,
@@ -60,7 +62,7 @@ def plan(
     if policy == AUTO:
         made = _auto(traced, network, quiet)
     else:
-        made = make_plan(traced, network, policy, aggregation=aggregation, update=update, without=without or ())
+        made = plan_for_training(traced, network, policy, aggregation=aggregation, update=update, without=without or ())
     typer.echo(summary(made), err=quiet)
     for path in (output, json):
         if path is not None:

@@ -46,7 +46,7 @@ def simulate(
     racks: Annotated[int, typer.Option(help="Racks that share the workers evenly.")] = 1,
     oversubscription: Annotated[float, typer.Option(help="Of each rack's uplink.")] = 1.0,
     policy: Annotated[str, typer.Option(help="Policies to compare, with commas; 'auto' is one.")] = POLICIES,
-    aggregation: Annotated[str | None, typer.Option(help="One pattern for all, e.g. ring.")] = None,
+    aggregation: Annotated[str | None, typer.Option(help="One pattern for all; default: as in training.")] = None,
     passes: own.Passes = None,
     plan: Annotated[list[Path] | None, typer.Option(help="A plan.json to compare too; may be given again.")] = None,
     straggler: Annotated[list[str] | None, typer.Option(help="RANK:FACTOR, a slower worker.")] = None,

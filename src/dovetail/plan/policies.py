@@ -99,16 +99,22 @@ def make_plan(
 
 
 def plan_for_training(
-    profile: Profile, cluster: Cluster, policy: str, *, aggregation: str | None = None, update: str | None = None
+    profile: Profile,
+    cluster: Cluster,
+    policy: str,
+    *,
+    aggregation: str | None = None,
+    update: str | None = None,
+    without: Collection[str] = (),
 ) -> Plan:
     """The policy's plan; where the user names no pattern, three ranks and more sum in a ring if they can.
 
     A ring moves as many bytes as a shuffle, but each rank hears from one other only, so that no queue overflows.
     """
-    plan = make_plan(profile, cluster, policy, aggregation=aggregation, update=update)
+    plan = make_plan(profile, cluster, policy, aggregation=aggregation, update=update, without=without)
     if aggregation or cluster.hubs or plan.update != "worker" or len(cluster.workers) < LEAST_RING:
         return plan
-    return make_plan(profile, cluster, policy, aggregation="ring", update=update)
+    return make_plan(profile, cluster, policy, aggregation="ring", update=update, without=without)
 
 
 def run_passes(plan: Plan, profile: Profile, cluster: Cluster, passes: Sequence[Pass]) -> Plan:

@@ -8,7 +8,7 @@ from functools import partial
 
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.auto import choose
-from dovetail.plan.policies import AUTO, make_plan
+from dovetail.plan.policies import AUTO, plan_for_training
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.run import simulate
 from dovetail.timeline import Timeline
@@ -53,9 +53,9 @@ class Conditions:
 
 
 def plan_for(profile: Profile, cluster: Cluster, policy: str, aggregation: str | None = None) -> Plan:
-    """The policy's plan; `auto` is the best of its candidates and says which in its name."""
+    """The plan that training would run; `auto` is the best of its candidates and says which in its name."""
     if policy != AUTO:
-        return make_plan(profile, cluster, policy, aggregation=aggregation)
+        return plan_for_training(profile, cluster, policy, aggregation=aggregation)
     best, _ = choose(profile, cluster, partial(simulate, quick=True))
     return replace(best, policy=f"auto: {best.policy}")
 

@@ -27,7 +27,8 @@ def test_the_plan_is_written_and_summarised(profile: str, tmp_path: Path, capsys
     line = ["plan", profile, "--workers", "4", "--rate", "500mbit", "--policy", "tac", "-o", str(out)]
     assert main.run(line) == 0
     link = Link(startup=50e-6, bandwidth=62.5e6)
-    assert codec.load(Plan, out) == make_plan(NET, Cluster.uniform(workers=4, link=link), "tac")
+    expected = make_plan(NET, Cluster.uniform(workers=4, link=link), "tac", aggregation="ring")
+    assert codec.load(Plan, out) == expected
     shown = capsys.readouterr().out
     assert "14 for 863.3 KiB in 14 parameters" in shown
     assert "... and 4 more" in shown
@@ -47,6 +48,12 @@ def test_the_list_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None
     assert main.run(["plan", "--policy", "list"]) == 0
     shown = capsys.readouterr().out
     assert all(f"\n{name} " in shown for name in [*policies(), "auto"])
+
+
+def test_the_pattern_is_that_of_training_unless_it_is_named(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, pattern in ([], "ring"), (["--aggregation", "shuffle"], "shuffle"):
+        assert main.run(["plan", profile, "--workers", "4", *options, "-o", "-"]) == 0
+        assert codec.decode(Plan, capsys.readouterr().out.encode()).aggregation == pattern
 
 
 def test_auto_tells_what_it_compared(profile: str, capsys: pytest.CaptureFixture[str]) -> None:

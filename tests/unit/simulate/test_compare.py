@@ -51,6 +51,13 @@ def test_auto_is_at_least_as_good_as_ddp_and_names_its_choice():
     assert plans[1].policy.startswith("auto: ")
 
 
+@pytest.mark.parametrize(("workers", "hubs", "pattern"), [(2, 0, "shuffle"), (3, 0, "ring"), (3, 1, "hub")])
+def test_predicted_is_the_pattern_that_training_takes(workers, hubs, pattern):
+    profile, cluster = small(), Cluster.uniform(workers=workers, link=LINK, hubs=hubs)
+    assert plan_for(profile, cluster, "p3").aggregation == pattern
+    assert plan_for(profile, cluster, "p3", "tree").aggregation == "tree"
+
+
 def test_command_prints_draws_and_saves(tmp_path, capsys):
     codec.save(small(), tmp_path / "profile.json")
     outputs = ["-o", str(tmp_path / "page.html"), "--timelines", str(tmp_path / "runs"), "--json", "-"]
