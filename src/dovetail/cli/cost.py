@@ -32,6 +32,14 @@ class CostReport:
     hierarchy_pays: bool
 
 
+PLACES = {
+    "CC": "one server beside the workers",
+    "CS": "a shard of it beside each worker",
+    "NCC": "one server on a host of its own",
+    "NCS": "as many such hosts as workers",
+}
+
+
 def register(app: typer.Typer) -> None:
     app.command("cost")(cost)
 
@@ -42,7 +50,7 @@ def cost(
     workers: Annotated[int, typer.Option(help="Workers, for the bandwidth a host needs.")] = 8,
     sharded: Annotated[float, typer.Option(help="Samples/s of a worker, sharded servers, fast network.")] = 557.0,
     hub: Annotated[float, typer.Option(help="Samples/s of a worker with a hub, slow network, one rack.")] = 565.0,
-    prices: Annotated[Path | None, typer.Option(help="Price list to use instead of the thesis's.")] = None,
+    prices: Annotated[Path | None, typer.Option(help="Price list to use instead of the built-in one of 2018.")] = None,
     save_prices: Annotated[Path | None, typer.Option(help="Write the price list here, to edit.")] = None,
     racks: Annotated[int, typer.Option(help="Racks, for the question of hierarchy.")] = 2,
     per_rack: Annotated[int, typer.Option(help="Workers in each rack.")] = 8,
@@ -82,7 +90,7 @@ def cost(
 
 def _text(report: CostReport, workers: int, racks: int, per_rack: int) -> str:
     lines = [f"Bandwidth the host of a server needs, in and out, with {workers} workers:"]
-    lines += [f"  {name:<12} {format_rate(rate):>12}" for name, rate in report.bandwidth.items()]
+    lines += [f"  {f'{name}, {PLACES[name]}':<46} {format_rate(rate):>12}" for name, rate in report.bandwidth.items()]
     lines += ["Samples per second for each 1000 dollars:"]
     lines += [f"  {name:<12} {worth:>12.2f}" for name, worth in report.throughput_per_1000.items()]
     word = "pays" if report.hierarchy_pays else "does not pay"
