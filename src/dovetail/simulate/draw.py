@@ -15,7 +15,7 @@ from dovetail.plan.schedule import Plan
 from dovetail.simulate.compare import Comparison, rescaled, resized, throughput
 from dovetail.timeline import Timeline
 from dovetail.trace.graph import Profile
-from dovetail.units import format_rate, format_seconds
+from dovetail.units import format_count, format_rate, format_seconds
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the given bandwidth
 _COLOURS = {"compute": "#4c78a8", "update": "#72b7b2", "wait": "#d8d8d8", "send": "#f58518", "receive": "#54a24b"}
@@ -37,7 +37,7 @@ def page(found: Comparison, profile: Profile, cluster: Cluster, timelines: Mappi
         _lines(*_by_bandwidth(profile, cluster, policies)),
         *(_gantt(plan.policy, timeline) for plan, timeline in timelines.items()),
     ]
-    title = f"{found.model or 'model'} on {found.workers} workers at {format_rate(found.bandwidth)}"
+    title = f"{found.model or 'model'} on {format_count(found.workers, 'worker')} at {format_rate(found.bandwidth)}"
     body = "\n".join(figure.to_html(full_html=False, include_plotlyjs=False) for figure in figures)
     return (
         f"<!doctype html><html><head><meta charset='utf-8'><title>{escape(title)}</title>"
