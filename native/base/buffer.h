@@ -1,10 +1,15 @@
 // Memory for sums and masters: aligned for vector loads, never initialised twice.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
+#include <vector>
 
 namespace dovetail {
 
@@ -25,7 +30,7 @@ class Buffer {
 
   std::byte* data() { return memory_.get(); }
   const std::byte* data() const { return memory_.get(); }
-  bool empty() const { return capacity_ == 0; }
+  size_t capacity() const { return capacity_; }
 
  private:
   struct Free {
@@ -33,6 +38,31 @@ class Buffer {
   };
   std::unique_ptr<std::byte[], Free> memory_;
   size_t capacity_ = 0;
+};
+
+// Buffers between two uses, by size, the last one given back first: it is still in the cache.
+class BufferPool {
+ public:
+  // Makes room for so many bytes unless it is there.
+  void fill(Buffer& buffer, size_t wanted) {
+    if (wanted <= buffer.capacity()) return;
+    give(buffer);
+    const size_t nbytes = std::max(wanted, kLeast);
+    auto& idle = idle_[static_cast<size_t>(std::bit_width(nbytes - 1))];
+    if (idle.empty()) return buffer.reserve(std::bit_ceil(nbytes));
+    buffer = std::move(idle.back());
+    idle.pop_back();
+  }
+  void give(Buffer& buffer) {
+    if (buffer.capacity() == 0) return;
+    // Rounded down: a buffer serves all that asks for no more than it has.
+    idle_[static_cast<size_t>(std::bit_width(buffer.capacity()) - 1)].push_back(std::exchange(buffer, Buffer()));
+  }
+
+ private:
+  static constexpr size_t kLeast = 64;  // What a Buffer rounds to.
+
+  std::array<std::vector<Buffer>, 64> idle_;  // By the power of two that they hold.
 };
 
 }  // namespace dovetail

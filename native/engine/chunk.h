@@ -22,7 +22,7 @@ struct Slot {
   Iteration iteration = 0;  // 0: free.
   size_t pc = 0;            // Next step of the program.
   bool fetched = false;
-  bool localPending = false;  // Our own gradient waits to be added.
+  bool localPending = false;  // Our own gradient is still to be added.
   bool present = false;       // Some contribution was not absent.
   bool resultHere = false;
   bool finishQueued = false;
@@ -37,18 +37,15 @@ struct Slot {
   std::vector<Node> askers;          // Who has asked and is not served yet.
   std::vector<Node> asked;           // Who has asked at all.
   std::vector<Early> early;
-  Buffer buffer;  // The sum, or a result that waits for its release.
-  Buffer wire;    // A sum in the wire's 16 bits.
+  Buffer buffer;  // The sum, or a result that waits for its release; the shard's when the slot is free.
+  Buffer wire;    // A sum in the wire's 16 bits; likewise.
 
   void restart(Iteration it) {
-    Buffer keepBuffer = std::move(buffer), keepWire = std::move(wire);
     auto keepFrom = std::move(from);
     auto keepAskers = std::move(askers);
     keepFrom.clear();
     keepAskers.clear();
     *this = Slot{};
-    buffer = std::move(keepBuffer);
-    wire = std::move(keepWire);
     from = std::move(keepFrom);
     askers = std::move(keepAskers);
     iteration = it;

@@ -80,7 +80,7 @@ bool Shard::fits(Node from, const Header& header) const {
 std::byte* Shard::placeFor(Link& link, const Header& header) {
   setInUse(peers_.at({link.peer(), link.lane()}).receiving, true, link.lastReceived());
   const auto scratch = [&] {
-    link.scratch().reserve(header.length);
+    pool_.fill(link.scratch(), header.length);
     return link.scratch().data();
   };
   if (failed_) return scratch();
@@ -106,12 +106,12 @@ std::byte* Shard::placeForPartial(Link& link, const Header& header) {
   Chunk& chunk = *chunks_[header.chunk];
   const bool wide = sizeOf(chunk.type) == sumSizeOf(chunk.type);
   if (wide && slot->sum == SumState::Empty && mayAdd(chunk, *slot, link.peer())) {
-    slot->buffer.reserve(header.length);  // The first arrival becomes the sum where it lands.
+    pool_.fill(slot->buffer, header.length);  // The first arrival becomes the sum where it lands.
     slot->sum = SumState::Filling;
     slot->filling = link.peer();
     return slot->buffer.data();
   }
-  link.scratch().reserve(header.length);
+  pool_.fill(link.scratch(), header.length);
   return link.scratch().data();
 }
 
@@ -127,7 +127,7 @@ std::byte* Shard::placeForResult(const Header& header) {
   }
   slot.valueIsCallers = place != nullptr;
   if (place == nullptr) {
-    slot.buffer.reserve(header.length);
+    pool_.fill(slot.buffer, header.length);
     place = slot.buffer.data();
   }
   slot.value = place;

@@ -98,6 +98,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void deliver(ChunkId id, Slot& slot);
   void contribute(Chunk& chunk, Slot& slot, const std::byte* values);
   void drainEarly(Chunk& chunk, Slot& slot);
+  bool addLocal(Chunk& chunk, Slot& slot);  // False: there is none to add, or not yet.
   bool mayAdd(const Chunk& chunk, const Slot& slot, Node from) const;
   void sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers);
   std::byte* callersMemory(const Chunk& chunk, const Slot& slot) const;
@@ -142,6 +143,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
 
   Job& job_;
   Loop& loop_;
+  BufferPool pool_;
   std::map<Key, Peer> peers_;
   std::vector<std::unique_ptr<Chunk>> chunks_;    // By id; null where another shard or node owns it.
   std::vector<std::vector<ChunkId>> ofTransfer_;  // Transfer -> chunks here.

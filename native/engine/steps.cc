@@ -46,8 +46,8 @@ void Shard::fetch(int transfer, Iteration iteration) {
       slot->present = true;
       slot->localPending = true;
     }
-    drainEarly(chunk, *slot);  // Absent too: what came early may have waited for our place in the order.
     slot->from.push_back(job_.options_.node);
+    drainEarly(chunk, *slot);  // Absent too: what came early may have waited for our place in the order.
     advance(id, *slot);
   }
   flush();
@@ -74,7 +74,7 @@ bool Shard::mayAdd(const Chunk& chunk, const Slot& slot, Node from) const {
 
 void Shard::contribute(Chunk& chunk, Slot& slot, const std::byte* values) {
   if (slot.sum == SumState::Empty) {
-    slot.buffer.reserve(chunk.count * sumSizeOf(chunk.type));
+    pool_.fill(slot.buffer, chunk.count * sumSizeOf(chunk.type));
     startSum(chunk.type, slot.buffer.data(), values, chunk.count);
     slot.sum = SumState::Ready;
   } else {
@@ -93,17 +93,16 @@ void Shard::drainEarly(Chunk& chunk, Slot& slot) {
   }
   for (bool again = true; again;) {
     again = false;
-    if (slot.localPending && mayAdd(chunk, slot, job_.options_.node)) {
-      slot.localPending = false;
-      contribute(chunk, slot, slot.local);
-      again = true;
-    }
+    // Unless the order matters, a peer's gradient comes first and becomes the sum where it lands: ours, which
+    // lies in the caller's memory, would have to be copied.
+    if (slot.sum == SumState::Ready || job_.options_.deterministic) again = addLocal(chunk, slot);
     for (size_t i = 0; i < slot.early.size(); ++i) {
       const Node from = slot.early[i].from;
       Early early = std::move(slot.early[i]);
       slot.early.erase(slot.early.begin() + static_cast<std::ptrdiff_t>(i));
       if (mayAdd(chunk, slot, from)) {
         contribute(chunk, slot, early.values.data());
+        pool_.give(early.values);
         again = true;
         break;
       }
@@ -112,13 +111,23 @@ void Shard::drainEarly(Chunk& chunk, Slot& slot) {
   }
 }
 
+bool Shard::addLocal(Chunk& chunk, Slot& slot) {
+  if (!slot.localPending || !mayAdd(chunk, slot, job_.options_.node)) return false;
+  slot.localPending = false;
+  contribute(chunk, slot, slot.local);
+  return true;
+}
+
 void Shard::advance(ChunkId id, Slot& slot) {
   const Program& program = programOf(*chunks_[id]);
   while (!failed_ && slot.pc < program.size()) {
     if (!runStep(id, slot, program[slot.pc])) return;
     ++slot.pc;
   }
-  if (slot.pc == program.size() && slot.sending == 0) slot.iteration = 0;
+  if (slot.pc < program.size() || slot.sending > 0) return;
+  slot.iteration = 0;
+  pool_.give(slot.buffer);
+  pool_.give(slot.wire);
 }
 
 bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
@@ -131,7 +140,8 @@ bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
       for (const Node peer : step.peers) {
         here += std::find(slot.from.begin(), slot.from.end(), peer) != slot.from.end();
       }
-      return here == step.peers.size() && slot.early.empty() && !slot.localPending;
+      if (here < step.peers.size() || !slot.early.empty()) return false;
+      return addLocal(chunk, slot) || !slot.localPending;  // Alone, where all these peers were absent.
     }
     case Op::Send:
       if (!slot.resultHere) {  // A partial sum, or our own gradient alone.
@@ -139,7 +149,7 @@ bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
           slot.value = slot.local;
           slot.valueIsCallers = true;
         } else if (chunk.type == DType::BF16 || chunk.type == DType::F16) {
-          slot.wire.reserve(chunk.count * sizeOf(chunk.type));
+          pool_.fill(slot.wire, chunk.count * sizeOf(chunk.type));
           finishSum(chunk.type, slot.buffer.data(), slot.wire.data(), chunk.count, 1.0);
           slot.value = slot.wire.data();
         } else {
@@ -215,7 +225,7 @@ void Shard::finish(ChunkId id, Slot& slot) {
     } else {
       std::byte* out = slot.buffer.data();
       if (sizeOf(chunk.type) != sumSizeOf(chunk.type)) {
-        slot.wire.reserve(chunk.count * sizeOf(chunk.type));
+        pool_.fill(slot.wire, chunk.count * sizeOf(chunk.type));
         out = slot.wire.data();
       }
       finishSum(chunk.type, slot.buffer.data(), out, chunk.count, chunk.factor);

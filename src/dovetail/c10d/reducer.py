@@ -17,7 +17,6 @@ from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
 SLICE = 0.25  # seconds the thread waits for the oldest call before it looks whether the group is being closed
-CHUNK = 64 * 1024  # bytes; what a core sums while it is still in its cache
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 
 Kind = tuple[int, torch.dtype, int]
@@ -119,7 +118,7 @@ class Reducer:
             self._broken = DovetailError(f"the engine could not be opened: {type(error).__name__}: {error}")
         else:
             with self._turn:
-                self._session, self._calls = session, Collectives(session, chunk_bytes=CHUNK)
+                self._session, self._calls = session, Collectives(session)
             if self._closing:
                 session.close()
         self._lead()

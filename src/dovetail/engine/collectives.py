@@ -16,6 +16,7 @@ from dovetail.engine.session import Session
 from dovetail.engine.table import DTYPES, OP_CODES, PULL_WINDOW, ROUTE
 from dovetail.errors import BadInput
 from dovetail.plan.partition import spread
+from dovetail.plan.schedule import CHUNK_BYTES
 from dovetail.plan.steps import ADD, DELIVER, FETCH, FINISH, SEND, root_of
 
 IN_FLIGHT = 4  # calls of one kind that may be under way at once
@@ -76,7 +77,7 @@ class Collectives:
         self,
         session: Session,
         *,
-        chunk_bytes: int = 64 * 1024,
+        chunk_bytes: int = CHUNK_BYTES,
         kept_kinds: int = KEPT_KINDS,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:

@@ -252,8 +252,9 @@ def _cut(plan: Plan, tensors: Sequence[TensorSpec], chunk_bytes: int) -> tuple[I
 
     items = np.array([DTYPES[t.dtype][1] for t in tensors], dtype=np.int64)
     most = np.array([t.chunk_bytes(chunk_bytes) for t in outgoing], dtype=np.int64)
-    step = most[push] // items[tensor] * items[tensor]
-    counts = -(-(end - start) // step)
+    item = items[tensor]
+    counts = -(-(end - start) // (most[push] // item * item))
+    step = -(-(end - start) // (counts * item)) * item  # equal ones: a small rest would make some links' shares uneven
     segment = np.repeat(np.arange(len(keys)), counts)
     nth = np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts)
     offset = start[segment] + nth * step[segment]

@@ -21,6 +21,7 @@ FORWARD = "forward"  # may start only when the backward pass is over
 WINDOWS = (BACKWARD, FORWARD)
 
 LEAST_CHUNK = 64  # bytes
+CHUNK_BYTES = 60 * 1024  # with its header it fills one unit of TCP, and no second, nearly empty one
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Plan:
     barrier: bool = False  # the next forward pass starts only when everything has arrived
     aggregation: str = "shuffle"  # a pattern of plan/patterns.py
     update: str = "worker"  # where the optimizer runs: "worker" or "hub"
-    chunk_bytes: int = 32 * 1024  # what a more urgent transfer can overtake
+    chunk_bytes: int = CHUNK_BYTES  # what a more urgent transfer can overtake
     keep: float = 1.0  # share of gradient values that travel; below 1 changes results
     fingerprint: str = ""  # of the profile it was made for
 

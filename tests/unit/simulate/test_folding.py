@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from chains import chain, layerwise
@@ -38,7 +39,7 @@ def test_folded_agrees_with_every_node(aggregation, order):
     else:
         kinds = ("push", "pull") if order == "separate" else ("reduce",)
         plan = layerwise(profile, urgent=order != "fifo", kinds=kinds)
-    plan = Plan(**{**{f: getattr(plan, f) for f in plan.__dataclass_fields__}, "aggregation": aggregation})
+    plan = replace(plan, aggregation=aggregation, chunk_bytes=32 * 1024)
     cluster = Cluster.uniform(workers=4, link=LINK, hubs=2 if aggregation == "hub" else 0)
     folded = simulate(profile, plan, cluster, iterations=2)
     full = simulate(profile, plan, cluster, iterations=2, full=True)
