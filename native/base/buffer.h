@@ -56,7 +56,8 @@ class BufferPool {
   void give(Buffer& buffer) {
     if (buffer.capacity() == 0) return;
     // Rounded down: a buffer serves all that asks for no more than it has.
-    idle_[static_cast<size_t>(std::bit_width(buffer.capacity()) - 1)].push_back(std::exchange(buffer, Buffer()));
+    idle_[static_cast<size_t>(std::bit_width(buffer.capacity()) - 1)].push_back(
+        std::exchange(buffer, Buffer()));
   }
 
  private:

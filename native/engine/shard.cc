@@ -250,28 +250,6 @@ void Shard::dropGuests() {
                 [&](const auto& entry) { return isGuest(entry.first.first) && entry.second.link->closed(); });
 }
 
-void Shard::flush() {
-  if (loop_.throttle().limited()) return flushInOrder();
-  for (auto& [key, peer] : peers_) {
-    if (!peer.queue.empty() && peer.link->idle()) peer.link->pump();
-  }
-}
-
-void Shard::flushInOrder() {
-  // One frame a wake-up may pass the limit, so it has to be the right one: most urgent, then longest served.
-  std::vector<Peer*> waiting;
-  for (auto& [key, peer] : peers_) {
-    if (!peer.queue.empty() && peer.link->idle()) waiting.push_back(&peer);
-  }
-  std::sort(waiting.begin(), waiting.end(), [](const Peer* a, const Peer* b) {
-    const Outgoing &x = *a->queue.head(), &y = *b->queue.head();
-    if (x.due != y.due) return x.due < y.due;
-    if (x.priority != y.priority) return x.priority < y.priority;
-    return a->link->lastSent() < b->link->lastSent();
-  });
-  for (Peer* peer : waiting) peer->link->pump();
-}
-
 bool Shard::nextFrame(Link& link, OutFrame& frame) {
   Peer& peer = peers_.at({link.peer(), link.lane()});
   Outgoing item;

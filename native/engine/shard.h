@@ -16,6 +16,7 @@
 #include "engine/chunk.h"
 #include "engine/job.h"
 #include "net/link.h"
+#include "sched/flight.h"
 #include "sched/send_queue.h"
 
 namespace dovetail {
@@ -56,6 +57,8 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   // LinkOwner.
   bool accepts(Link& link, const Header& header) override;
   bool passesThrottle(Link& link) override;
+  size_t allowance(Link& link) override;
+  void wrote(Link& link, size_t nbytes) override;
   bool nextFrame(Link& link, OutFrame& frame) override;
   bool hasNext(Link& link) const override;
   void frameSent(Link& link, const OutFrame& frame) override;
@@ -70,6 +73,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
     SendQueue queue;
     bool left = false;                        // It said goodbye.
     bool sending = false, receiving = false;  // In the middle of it, as the meter of use sees it.
+    size_t flying = 0;                        // Bytes that were not confirmed when last looked at.
     Buffer copy;  // Payload of a Value frame: the master may change while it is sent.
     std::vector<std::shared_ptr<std::vector<std::byte>>>
         owned;  // Payloads of Put frames, freed when all are sent.
@@ -118,8 +122,6 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void byeArrived(Link& link);
   void send(Node peer, int lane, Iteration due, Priority priority, const Header& header,
             const std::byte* payload);
-  void flush();
-  void flushInOrder();  // Under a rate limit.
   void failJob(Node peer, const std::string& reason);
   void checkPeers(int64_t now);
   void setInUse(bool& direction, bool used, int64_t now);
@@ -128,6 +130,12 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   void freeRetired();  // Chunks that nobody will use again, once they are idle.
   bool isGuest(Node node) const { return node >= static_cast<Node>(job_.options_.labels.size()); }
   bool needs(const Slot& slot, const Program& program, Node peer) const;
+
+  // turns.cc: who may write.
+  void flush();
+  void flushInOrder();                 // Under a rate limit.
+  bool waits(const Peer& peer) const;  // For its turn to write.
+  int64_t roundTrip(int64_t now);      // Nanoseconds.
 
   // masters.cc: the root's copies.
   std::byte* masterSlot(Chunk& chunk, int slot);
@@ -171,6 +179,9 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   int64_t useSince_ = 0;  // What came before is counted.
   std::atomic<int64_t> busyNs_{0};
   int64_t lastTurn_ = 0;
+  Flight flight_;
+  int64_t roundTrip_ = 0, roundTripSeen_ = 0;
+  uint64_t writes_ = 0;
   bool failed_ = false;   // No step runs any more; what still arrives is thrown away.
   bool aborted_ = false;  // The others have been told.
 };

@@ -133,9 +133,11 @@ void Link::leaveCallersMemory() {
 
 void Link::pump() {
   while (!closed_) {
+    // The credit: bytes that are in the kernel can no longer be overtaken.
+    if (!writing_ && notSent(fd_) >= credit_) return wantWrite(true);
+    const size_t allowed = owner_.allowance(*this);
+    if (allowed == 0) return wantWrite(false);
     if (!writing_) {
-      // The credit: bytes that are in the kernel can no longer be overtaken.
-      if (notSent(fd_) >= credit_) return wantWrite(true);
       const int64_t wait = loop_.throttle().waitFor(nowNs());
       if (wait > 0 && !owner_.passesThrottle(*this)) {
         loop_.wakeAt(nowNs() + wait);
@@ -147,14 +149,15 @@ void Link::pump() {
       out_.started = nowNs();
       loop_.throttle().spend(sizeof(Header) + out_.header.length);
     }
-    if (!writeFrame()) return;
+    if (!writeFrame(allowed)) return;
   }
 }
 
-bool Link::writeFrame() {
+bool Link::writeFrame(size_t allowed) {
   const size_t total = sizeof(Header) + out_.header.length;
   const bool shares = total < kSmall && !loop_.throttle().limited() && owner_.hasNext(*this);
-  while (outDone_ < total) {
+  const size_t end = allowed < total - outDone_ ? outDone_ + allowed : total;
+  while (outDone_ < end) {
     std::array<iovec, 2> parts{};
     int count = 0;
     if (outDone_ < sizeof(Header)) {
@@ -162,7 +165,9 @@ bool Link::writeFrame() {
     }
     const size_t sent = outDone_ > sizeof(Header) ? outDone_ - sizeof(Header) : 0;
     if (out_.header.length > sent) {
-      parts[count++] = {const_cast<std::byte*>(out_.payload) + sent, out_.header.length - sent};
+      // The header goes along, whatever is allowed.
+      const size_t upTo = std::max(end, sizeof(Header)) - sizeof(Header);
+      parts[count++] = {const_cast<std::byte*>(out_.payload) + sent, upTo - sent};
     }
     msghdr message{};
     message.msg_iov = parts.data();
@@ -173,9 +178,11 @@ bool Link::writeFrame() {
       return lose(errorText(errno)), false;
     }
     outDone_ += static_cast<size_t>(wrote);
+    lastSent_ = nowNs();
+    owner_.wrote(*this, static_cast<size_t>(wrote));
   }
+  if (outDone_ < total) return true;
   writing_ = false;
-  lastSent_ = nowNs();
   owner_.frameSent(*this, out_);
   return true;
 }

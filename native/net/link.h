@@ -27,7 +27,9 @@ class LinkOwner {
   virtual ~LinkOwner() = default;
   virtual bool accepts(Link& link, const Header& header) = 0;  // False = it does not fit the job.
   virtual bool passesThrottle(Link& link) = 0;                 // What is next keeps to no rate limit.
-  virtual bool nextFrame(Link& link, OutFrame& frame) = 0;     // False = nothing to send.
+  virtual size_t allowance(Link& link) = 0;  // Bytes it may write; 0 = the owner pumps it when it may.
+  virtual void wrote(Link& link, size_t nbytes) = 0;
+  virtual bool nextFrame(Link& link, OutFrame& frame) = 0;  // False = nothing to send.
   virtual bool hasNext(Link& link) const = 0;
   virtual void frameSent(Link& link, const OutFrame& frame) = 0;      // The kernel has its last byte.
   virtual std::byte* placeFor(Link& link, const Header& header) = 0;  // Where the payload shall go.
@@ -56,6 +58,7 @@ class Link : public Watcher {  // Loop thread only.
   int fd() const { return fd_; }
   bool closed() const { return closed_; }
   bool idle() const { return !writing_; }
+  bool full() const { return wantsWrite_; }  // The kernel will say when there is room.
   int64_t lastReceived() const { return lastReceived_; }
   int64_t lastSent() const { return lastSent_; }
   Buffer& scratch() { return scratch_; }
@@ -63,9 +66,9 @@ class Link : public Watcher {  // Loop thread only.
   void onEvents(uint32_t events) override;
 
  private:
-  bool readSome();     // False = stop reading for now.
-  bool parseHeader();  // False = the link is lost.
-  bool writeFrame();   // False = the kernel is full or the link is lost.
+  bool readSome();                  // False = stop reading for now.
+  bool parseHeader();               // False = the link is lost.
+  bool writeFrame(size_t allowed);  // False = the kernel is full or the link is lost.
   void wantWrite(bool wanted);
   void lose(const std::string& reason);
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <condition_variable>
 #include <csignal>
 #include <utility>
@@ -89,9 +90,13 @@ void Loop::wakeAt(int64_t when) {
   wakeAt_ = wakeAt_ == 0 ? when : std::min(wakeAt_, when);
 }
 
-int Loop::timeoutMs(int64_t now) const {
-  const int64_t until = wakeAt_ == 0 ? kTick : std::clamp<int64_t>(wakeAt_ - now, 0, kTick);
-  return static_cast<int>((until + 999'999) / 1'000'000);
+int Loop::await(epoll_event* events, int most) const {
+  const int64_t until = wakeAt_ == 0 ? kTick : std::clamp<int64_t>(wakeAt_ - nowNs(), 0, kTick);
+  const timespec patience{.tv_sec = until / kSecond, .tv_nsec = until % kSecond};
+  const int count = epoll_pwait2(epoll_, events, most, &patience, nullptr);
+  if (count >= 0 || errno != ENOSYS) return count;
+  return epoll_wait(epoll_, events, most,
+                    static_cast<int>((until + 999'999) / 1'000'000));  // Before Linux 5.11.
 }
 
 void Loop::runTasks() {
@@ -111,7 +116,7 @@ void Loop::run() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   std::array<epoll_event, 64> events{};
   while (!stopping_) {
-    const int count = epoll_wait(epoll_, events.data(), events.size(), timeoutMs(nowNs()));
+    const int count = await(events.data(), static_cast<int>(events.size()));
     wakeAt_ = 0;
     unwatched_.clear();
     for (int i = 0; i < count; ++i) {

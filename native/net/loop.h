@@ -1,6 +1,8 @@
 // One thread that waits for sockets, tasks and time. Everything it calls runs on that thread.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -46,7 +48,7 @@ class Loop {
  private:
   void run();
   void runTasks();
-  int timeoutMs(int64_t now) const;
+  int await(epoll_event* events, int most) const;  // How many came; -1 where a signal did.
 
   int epoll_;
   int wakeFd_;

@@ -34,6 +34,12 @@ size_t notSent(int fd) {
   return static_cast<size_t>(bytes);
 }
 
+size_t notConfirmed(int fd) {
+  int bytes = 0;
+  if (ioctl(fd, SIOCOUTQ, &bytes) != 0) return 0;
+  return static_cast<size_t>(bytes);
+}
+
 std::string errorText(int error) {
   return std::strerror(error);
 }
@@ -43,6 +49,7 @@ PathInfo pathInfo(int fd) {
   socklen_t length = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
   return {.rttSeconds = info.tcpi_rtt * 1e-6,
+          .leastRttSeconds = info.tcpi_min_rtt * 1e-6,
           .bandwidth = static_cast<double>(info.tcpi_delivery_rate),
           .busySeconds = static_cast<double>(info.tcpi_busy_time) * 1e-6,
           .acked = static_cast<int64_t>(info.tcpi_bytes_acked)};

@@ -109,7 +109,7 @@ def plan_for_training(
 ) -> Plan:
     """The policy's plan; where the user names no pattern, three ranks and more sum in a ring if they can.
 
-    A ring moves as many bytes as a shuffle, but each rank hears from one other only, so that no queue overflows.
+    A ring moves as many bytes as a shuffle, but each rank hears from one other only, so that none has to take turns.
     """
     plan = make_plan(profile, cluster, policy, aggregation=aggregation, update=update, without=without)
     if aggregation or cluster.hubs or plan.update != "worker" or len(cluster.workers) < LEAST_RING:

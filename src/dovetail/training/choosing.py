@@ -21,7 +21,7 @@ ROUNDS = 5  # iterations a candidate is tried for; the first one fills the pipel
 MOST = 3  # candidates tried for real, DDP's schedule among them
 CLEARLY = 0.99  # the predicted best gives way only to one that takes less than this share of its time
 COMPARABLE = 1.1  # times the best prediction: another pattern's best plan is tried before a second one of the same
-CROWDED = 1.05  # a pattern in which several send to one loses packets, which the simulator does not know
+CROWDED = 1.05  # where several send to one they take turns, which costs a little that the simulator does not know
 NAMES = ("tac", "p3", "caramel", "dear")  # beside DDP's, tried where the aggregation or the update's place is fixed
 
 
