@@ -16,8 +16,7 @@ from dovetail.c10d.works import Call, ReduceWork, WatchedWork
 from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput
-from dovetail.plan.schedule import REDUCE, Plan, Transfer
-from dovetail.trace.graph import Param
+from dovetail.plan.opening import opening_plan
 
 AGGREGATION = "ring"  # the least work for a core; large buckets do not feel its hops
 LANES = 1  # connections between neighbours; reductions have no urgent ones among them
@@ -156,19 +155,13 @@ def _reducer(given: Any, options: Options | None) -> Reducer:
     patience = min(MEETING, given.timeout.total_seconds())
 
     def opened() -> Session:
-        spec = TensorSpec("opening", 4)
-        plan = Plan(
-            policy="collectives",
-            params=(Param(spec.name, spec.nbytes),),
-            transfers=(Transfer(REDUCE, ((spec.name, 0, spec.nbytes),)),),
-            aggregation=AGGREGATION,
-        )
+        plan = opening_plan("collectives", AGGREGATION)
         return Session.open(
             store=store,
             rank=rank,
             world=size,
             plan=plan,
-            tensors=[spec],
+            tensors=[TensorSpec(p.name, p.nbytes) for p in plan.params],
             options=options or Options(patience=patience, lanes=LANES),
             namespace="backend",
         )

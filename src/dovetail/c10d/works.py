@@ -16,7 +16,7 @@ from dovetail.errors import DovetailError
 
 LOOK = timedelta(seconds=0.25)  # between two looks whether a peer of a waiting collective is gone
 # Large tensors travel in pieces of one size, which share the engine's channels: memory does not grow with the model.
-PIECE = 4 << 20  # bytes
+PIECE = 32 << 20  # bytes
 _ENDLESS = timedelta(0)  # torch's word for "no limit"
 
 

@@ -116,9 +116,17 @@ class Collectives:
         self._check_pieces(ptrs, "reduce_scatter")
         return self._start(Kind("scatter", nbytes, dtype, divisor, priority), ptrs, present=[True] * len(ptrs))
 
+    def gather_channel(self, nbytes: int, dtype: str, *, priority: int = 0) -> range:
+        """Tensors of the session, one a rank, whose bytes go from that rank to all; the caller submits them itself."""
+        self._check_roots("gather_channel")
+        return self._open(Kind("gather", nbytes, dtype, 1, priority), self._session.world)
+
     def _check_pieces(self, ptrs: Sequence[int], call: str) -> None:
         if len(ptrs) != self._session.world:
             raise BadInput(f"{call} got {len(ptrs)} pieces for {self._session.world} ranks; give one a rank")
+        self._check_roots(call)
+
+    def _check_roots(self, call: str) -> None:
         missing = set(range(self._session.world)) - set(self._roots)
         if missing:
             raise BadInput(f"{call} needs a pattern in which every rank is a root; open it over 'shuffle' or 'ring'")

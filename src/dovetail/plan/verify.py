@@ -48,8 +48,8 @@ def check_dense(plan: Plan) -> None:
     """Raise if only some values of a gradient shall travel: engines sum whole ones."""
     if plan.keep < 1:
         raise BadInput(
-            f"the plan lets {plan.keep:.3%} of gradient values travel, but the engine sends all; leave the pass "
-            "'sparsify' out (it is for plans and simulations)"
+            f"the plan lets {plan.keep:.3%} of gradient values travel, but what shall run it sends all; train with "
+            "engine='native' and without hubs, or leave the pass 'sparsify' out"
         )
 
 

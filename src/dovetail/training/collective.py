@@ -16,8 +16,7 @@ from dovetail.engine.collectives import Collectives, Pending
 from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput, Misuse
-from dovetail.plan.schedule import REDUCE, Plan, Transfer
-from dovetail.trace.graph import Param
+from dovetail.plan.opening import opening_plan
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
 SUM, MEAN = "sum", "mean"
@@ -43,17 +42,12 @@ class Work:
 def open_over(group: Any, *, aggregation: str = "shuffle", options: Options | None = None) -> Collectives:
     """The engine's collectives on the ranks of a process group; all of them call it together, once."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
-    spec = TensorSpec("opening", 4)
-    plan = Plan(
-        policy="collectives",
-        params=(Param(spec.name, spec.nbytes),),
-        transfers=(Transfer(REDUCE, ((spec.name, 0, spec.nbytes),)),),
-        aggregation=aggregation,
-    )
+    plan = opening_plan("collectives", aggregation)
+    specs = [TensorSpec(p.name, p.nbytes) for p in plan.params]
     store = dist.distributed_c10d._get_default_store()
     name = f"collectives-{'-'.join(map(str, dist.get_process_group_ranks(group)))}-{aggregation}"
     session = Session.open(
-        store=store, rank=rank, world=world, plan=plan, tensors=[spec], options=options, namespace=name
+        store=store, rank=rank, world=world, plan=plan, tensors=specs, options=options, namespace=name
     )
     return Collectives(session)
 

@@ -19,6 +19,7 @@ from dovetail.engine.opening import store_host
 from dovetail.engine.peers import Meeting
 from dovetail.engine.rule import Rule
 from dovetail.engine.session import Options, Session
+from dovetail.engine.sparse import SparseSession, check_sparse
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput, DovetailError, Mismatch
 from dovetail.network.measure import route_address
@@ -144,6 +145,9 @@ class Opener:
         self.free = setting.aggregation == FREE  # the pattern is ours to choose
         self.cluster: Cluster | None = None  # once the network has been looked at
         self.plan = self.make_plan(registration(slots))
+        self._residuals: dict[str, Any] = {}  # of a sparsified plan; they outlive a session
+        if self.plan.keep < 1 and setting.engine == NATIVE:
+            check_sparse(self.plan, self._tensors(self.plan))
         if setting.autotune:
             self._check_tunable()
 
@@ -154,6 +158,8 @@ class Opener:
                 f"autotune moves masters among the ranks, which aggregation {self.plan.aggregation!r} does not have; "
                 f"use {' or '.join(SHARING)}, or leave autotune out"
             )
+        if self.plan.keep < 1:
+            raise BadInput("autotune moves masters, and a sparsified plan has none; leave one of them out")
         if self.place != "worker":
             raise BadInput(
                 "autotune moves masters, but update='hub' keeps their state where it is; use update='worker'"
@@ -214,7 +220,7 @@ class Opener:
         found: T = msgspec.json.decode(text, type=kind)
         return found
 
-    def first(self, name: str) -> Session | C10dSession:
+    def first(self, name: str) -> Session | SparseSession | C10dSession:
         """A session that takes parameters to be used as they were registered."""
         self.name = name
         if self.setting.open_question:
@@ -243,14 +249,29 @@ class Opener:
         self.setting = replace(setting, aggregation=found.aggregation, options=options)
         self.plan = self.make_plan(profile)
 
-    def open(self, plan: Plan) -> Session | C10dSession:
+    def _tensors(self, plan: Plan) -> list[TensorSpec]:
+        sizes = {p.name: p.nbytes for p in plan.params}
+        return [TensorSpec(s.name, sizes[s.name], DTYPES[s.param.dtype], s.group) for s in self._slots]
+
+    def open(self, plan: Plan) -> Session | SparseSession | C10dSession:
         """A session that runs `plan`; all ranks call it."""
         self.plan = plan
         self._opened += 1
-        sizes = {p.name: p.nbytes for p in plan.params}
-        tensors = [TensorSpec(s.name, sizes[s.name], DTYPES[s.param.dtype], s.group) for s in self._slots]
+        tensors = self._tensors(plan)
+        namespace = f"{self.name}-{self._opened}"
         if self.setting.engine == C10D:
             return C10dSession.open(plan=plan, tensors=tensors, device=self.device, trace=self.setting.options.trace)
+        if plan.keep < 1:
+            return SparseSession.open(
+                store=self.store,
+                rank=self._rank,
+                world=self.world,
+                plan=plan,
+                tensors=tensors,
+                residuals=self._residuals,
+                options=self.setting.options,
+                namespace=namespace,
+            )
         return Session.open(
             store=self.store,
             rank=self._rank,
@@ -260,5 +281,5 @@ class Opener:
             hubs=self.setting.hubs,
             rule=self._rule,
             options=replace(self.setting.options, every_pair=self.setting.autotune and plan.aggregation in SHARING),
-            namespace=f"{self.name}-{self._opened}",
+            namespace=namespace,
         )
