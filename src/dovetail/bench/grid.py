@@ -72,6 +72,10 @@ def bench_grid(
 
 def predicted_again(cells: Sequence[TrainResult], systems: Sequence[System]) -> GridResult:
     """What was measured before, beside what the simulator says about it now."""
+    there = dict.fromkeys(row.name for cell in cells for row in cell.systems)
+    missing = [name for name in there if name not in {system.name for system in systems}]
+    if missing:
+        raise BadInput(f"the cells have rows of {', '.join(missing)} as well; give --systems {','.join(there)}")
     return GridResult(bench=BENCH, cells=tuple(with_predictions(cell, systems) for cell in cells))
 
 

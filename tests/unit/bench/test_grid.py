@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dovetail.bench.grid import GridResult, earlier, lost_by_choice, scale_for, verdict
+from dovetail.bench.grid import GridResult, earlier, lost_by_choice, predicted_again, scale_for, verdict
 from dovetail.bench.models import profile_of
 from dovetail.bench.result import SystemResult, Times, TrainResult
 from dovetail.bench.show import table_of
+from dovetail.bench.systems import chosen
 from dovetail.errors import BadInput
 
 
@@ -76,3 +77,8 @@ def test_cells_of_an_earlier_run_are_read_back(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(BadInput, match="not a result of bench grid"):
         earlier(file)
+
+
+def test_cells_with_rows_that_were_not_asked_for_are_refused_in_one_line() -> None:
+    with pytest.raises(BadInput, match=r"rows of auto as well; give --systems ddp,sharded,auto$"):
+        predicted_again(GRID.cells, chosen(["ddp", "sharded"], ["p3"]))
