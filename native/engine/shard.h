@@ -74,6 +74,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
     bool left = false;                        // It said goodbye.
     bool sending = false, receiving = false;  // In the middle of it, as the meter of use sees it.
     size_t flying = 0;                        // Bytes that were not confirmed when last looked at.
+    int64_t moved = 0;                        // When that last changed.
     Buffer copy;  // Payload of a Value frame: the master may change while it is sent.
     std::vector<std::shared_ptr<std::vector<std::byte>>>
         owned;  // Payloads of Put frames, freed when all are sent.

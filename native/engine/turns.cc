@@ -11,15 +11,20 @@ namespace dovetail {
 
 namespace {
 constexpr size_t kLeastPiece = 8 * 1024;  // Of a frame, in one turn.
+constexpr int64_t kStuck = kSecond / 10;  // Without a confirmation, a peer holds up nobody else.
 }  // namespace
 
 void Shard::flush() {
   if (loop_.throttle().limited()) return flushInOrder();
-  for (uint64_t before = writes_ - 1; before != writes_;) {  // Turns go round.
-    before = writes_;
+  for (bool again = true; again;) {  // Turns go round, and one whose kernel is full gives up its own.
+    const uint64_t before = writes_;
+    again = false;
     for (auto& [key, peer] : peers_) {
-      if (waits(peer)) peer.link->pump();
+      if (!waits(peer)) continue;
+      peer.link->pump();
+      again = again || peer.link->full() || peer.link->closed();
     }
+    again = again || writes_ != before;
   }
 }
 
@@ -30,22 +35,26 @@ size_t Shard::allowance(Link& link) {
   // A dedicated hub's link is wider than its peers'; signs of life do not wait.
   const Outgoing* head = mine.queue.head();
   const bool atOnce = link.idle() && (head == nullptr || head->due == kAtOnce);
-  if (job_.options_.node >= job_.options_.contributors || loop_.throttle().limited() || atOnce) return kAll;
+  const bool hub = job_.options_.node >= job_.options_.contributors;
+  if (failed_ || hub || loop_.throttle().limited() || atOnce) return kAll;
+  const int64_t now = nowNs();
   size_t flying = 0, confirmed = 0;
   bool alone = true, longer = false;
   for (auto& [key, peer] : peers_) {
     if (peer.flying > 0) {
       const size_t left = peer.link->closed() ? 0 : notConfirmed(peer.link->fd());
       confirmed += peer.flying - std::min(left, peer.flying);
+      if (left != peer.flying) peer.moved = now;
       peer.flying = left;
     }
-    flying += peer.flying;
+    if (now - peer.moved < kStuck) flying += peer.flying;
     if (&peer == &mine) continue;
     alone = alone && peer.flying == 0 && !waits(peer);
     longer = longer || (waits(peer) && peer.link->lastSent() < link.lastSent());
   }
   if (alone) return kAll;
-  const int64_t now = nowNs();
+  // Whatever the others do: a half written frame is also what tells its peer that we are alive.
+  if (mine.flying == 0 && now - link.lastSent() > kStuck) return kLeastPiece;
   flight_.look(now, confirmed, flying, roundTrip(now));
   if (flying >= flight_.budget()) {
     loop_.wakeAt(now + flight_.nextLook());
@@ -72,7 +81,9 @@ bool Shard::waits(const Peer& peer) const {
 
 void Shard::wrote(Link& link, size_t nbytes) {
   ++writes_;
-  peers_.at({link.peer(), link.lane()}).flying += nbytes;
+  Peer& peer = peers_.at({link.peer(), link.lane()});
+  if (peer.flying == 0) peer.moved = link.lastSent();
+  peer.flying += nbytes;
 }
 
 void Shard::flushInOrder() {

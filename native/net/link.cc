@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "base/clock.h"
 #include "net/socket.h"
@@ -132,7 +133,7 @@ void Link::leaveCallersMemory() {
 }
 
 void Link::pump() {
-  while (!closed_) {
+  while (!closed_ && !dying_) {
     // The credit: bytes that are in the kernel can no longer be overtaken.
     if (!writing_ && notSent(fd_) >= credit_) return wantWrite(true);
     const size_t allowed = owner_.allowance(*this);
@@ -155,7 +156,9 @@ void Link::pump() {
 
 bool Link::writeFrame(size_t allowed) {
   const size_t total = sizeof(Header) + out_.header.length;
-  const bool shares = total < kSmall && !loop_.throttle().limited() && owner_.hasNext(*this);
+  // Unless turns are taken: what waits for the next frame would wait for the next turn.
+  const bool follows = allowed == std::numeric_limits<size_t>::max() && owner_.hasNext(*this);
+  const bool shares = total < kSmall && !loop_.throttle().limited() && follows;
   const size_t end = allowed < total - outDone_ ? outDone_ + allowed : total;
   while (outDone_ < end) {
     std::array<iovec, 2> parts{};
@@ -175,7 +178,11 @@ bool Link::writeFrame(size_t allowed) {
     const ssize_t wrote = sendmsg(fd_, &message, MSG_NOSIGNAL | (shares ? MSG_MORE : 0));
     if (wrote < 0) {
       if (errno == EAGAIN || errno == EINTR) return wantWrite(true), false;
-      return lose(errorText(errno)), false;
+      const std::string reason = errorText(errno);
+      // What the peer said before it went may still be there to read, and is the better reason.
+      dying_ = true;
+      while (!closed_ && readSome()) continue;
+      return lose(reason), false;
     }
     outDone_ += static_cast<size_t>(wrote);
     lastSent_ = nowNs();

@@ -79,6 +79,7 @@ class Link : public Watcher {  // Loop thread only.
   const int lane_;
   const size_t credit_;
   bool closed_ = false;
+  bool dying_ = false;  // Writing has failed.
   bool wantsWrite_ = false;
 
   Header in_;                     // The frame being received.

@@ -94,9 +94,9 @@ int Loop::await(epoll_event* events, int most) const {
   const int64_t until = wakeAt_ == 0 ? kTick : std::clamp<int64_t>(wakeAt_ - nowNs(), 0, kTick);
   const timespec patience{.tv_sec = until / kSecond, .tv_nsec = until % kSecond};
   const int count = epoll_pwait2(epoll_, events, most, &patience, nullptr);
-  if (count >= 0 || errno != ENOSYS) return count;
+  if (count >= 0 || errno == EINTR) return count;
   return epoll_wait(epoll_, events, most,
-                    static_cast<int>((until + 999'999) / 1'000'000));  // Before Linux 5.11.
+                    static_cast<int>((until + 999'999) / 1'000'000));  // Before Linux 5.11, or not allowed.
 }
 
 void Loop::runTasks() {

@@ -112,6 +112,11 @@ void addTo(DType type, std::byte* sum, const std::byte* values, size_t count) {
 }
 
 void finishSum(DType type, const std::byte* sum, std::byte* out, size_t count, double factor) {
+  if (factor == 1.0 &&
+      sizeOf(type) == sumSizeOf(type)) {  // Not a multiplication: bytes may stand for anything.
+    if (out != sum) std::memcpy(out, sum, count * sizeOf(type));
+    return;
+  }
   const auto narrow = static_cast<float>(factor);
   switch (type) {
     case DType::F32:

@@ -183,11 +183,14 @@ class SparseSession:
 
 def _pack(row: npt.NDArray[Any], residual: Floats, gradient: Floats) -> None:
     """Move the largest of gradient and residual to the row; what is left becomes the residual."""
-    residual += gradient
-    places = np.argpartition(np.abs(residual), len(residual) - len(row))[len(residual) - len(row) :]
+    total = residual + gradient
+    places = np.argpartition(np.abs(total), len(total) - len(row))[len(total) - len(row) :]
     places.sort()
-    row["place"], row["value"] = places, residual[places]
-    residual[places] = 0
+    row["place"], row["value"] = places, total[places]
+    # What is no number sorts last, so the others hear of an overflow; but it must not come again in later steps.
+    if np.isfinite(total).all():
+        residual[:] = total
+        residual[places] = 0
 
 
 def _floats(pointer: int, count: int) -> Floats:
