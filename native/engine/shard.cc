@@ -162,6 +162,7 @@ void Shard::abort(const Failure& failure) {
   std::memcpy(reason->data(), failure.reason.data(), failure.reason.size());
   for (auto& [key, peer] : peers_) {
     peer.queue.clear();
+    peer.beats = false;
     peer.link->leaveCallersMemory();
     if (key.first == failure.peer || peer.link->closed()) continue;
     peer.owned.push_back(reason);
@@ -274,6 +275,7 @@ void Shard::frameSent(Link& link, const OutFrame& frame) {
   job_.counters_.framesSent.fetch_add(1, std::memory_order_relaxed);
   Peer& peer = peers_.at({link.peer(), link.lane()});
   if (peer.queue.empty()) setInUse(peer.sending, false, link.lastSent());
+  if (header.kind == Kind::Beat) peer.beats = false;
   if (header.kind != Kind::Partial && header.kind != Kind::Result) return;
   Chunk& chunk = *chunks_[header.chunk];
   (header.kind == Kind::Partial ? chunk.pushed : chunk.pulled) += header.length;
@@ -320,9 +322,8 @@ void Shard::checkPeers(int64_t now) {
   for (auto& [key, peer] : peers_) {
     Link& link = *peer.link;
     if (link.closed()) continue;
-    const Outgoing* head = peer.queue.head();
-    const bool beats = head != nullptr && head->header.kind == Kind::Beat;
-    if (now - link.lastSent() > beat && link.idle() && !beats) {
+    if (now - link.lastSent() > beat && link.idle() && !peer.beats) {
+      peer.beats = true;
       peer.queue.push(kAtOnce, 0, {.kind = Kind::Beat}, nullptr);
     }
     if (timeout > 0 && !slept && !peer.left && now - link.lastReceived() > timeout) {

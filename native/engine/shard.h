@@ -72,6 +72,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
     std::unique_ptr<Link> link;
     SendQueue queue;
     bool left = false;                        // It said goodbye.
+    bool beats = false;                       // A sign of life waits to be sent.
     bool sending = false, receiving = false;  // In the middle of it, as the meter of use sees it.
     size_t flying = 0;                        // Bytes that were not confirmed when last looked at.
     int64_t moved = 0;                        // When that last changed.

@@ -53,14 +53,13 @@ size_t Shard::allowance(Link& link) {
     longer = longer || (waits(peer) && peer.link->lastSent() < link.lastSent());
   }
   if (alone) return kAll;
-  // Whatever the others do: a half written frame is also what tells its peer that we are alive.
-  if (mine.flying == 0 && now - link.lastSent() > kStuck) return kLeastPiece;
   flight_.look(now, confirmed, flying, roundTrip(now));
-  if (flying >= flight_.budget()) {
-    loop_.wakeAt(now + flight_.nextLook());
-    return 0;
-  }
-  return longer ? 0 : std::max(kLeastPiece, flight_.budget() / 2);
+  const bool full = flying >= flight_.budget();
+  if (!full && !longer) return std::max(kLeastPiece, flight_.budget() / 2);
+  // Whatever the others do: the rest of a frame is also what tells its peer that we are alive.
+  if (!link.idle() && mine.flying == 0 && now - link.lastSent() > kStuck) return kLeastPiece;
+  if (full) loop_.wakeAt(now + flight_.nextLook());
+  return 0;
 }
 
 // The longest of the least ones: what the way to the farthest peer takes when nothing waits in the network.

@@ -66,6 +66,19 @@ def test_broadcast_gives_everyone_the_roots_bytes(aggregation: str, tmp_path: Pa
     values(3, body)
 
 
+def test_bytes_that_are_no_numbers_arrive_as_they_were(tmp_path: Path) -> None:
+    # Small integers are subnormal as f32, and 0x7F800001 a signalling NaN that any arithmetic would change.
+    bits = np.array([0, 1, 2, 1 << 22, 0x7F800001, 0x80000001], dtype=np.uint32)
+
+    def body(rank: int) -> bool:
+        with open_rank(str(tmp_path), rank, 3, [4], aggregation="ring") as session:
+            data = bits.copy() if rank == 1 else np.zeros_like(bits)
+            assert Collectives(session).broadcast(data.ctypes.data, data.nbytes, "f32", root=1).wait()
+            return bool((data == bits).all())
+
+    assert all(values(3, body))
+
+
 @pytest.mark.parametrize("aggregation", ["shuffle", "ring"])
 def test_reduce_scatter_then_all_gather_is_an_all_reduce(aggregation: str, tmp_path: Path) -> None:
     world, piece = 3, 7001

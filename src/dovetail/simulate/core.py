@@ -31,7 +31,8 @@ class Rules:
     update_at_worker: bool
     update_rate: float  # bytes per second and core
     chunk_bytes: int
-    sent_share: float  # of a gradient's bytes that travel
+    sent_share: float  # of a gradient's bytes that travel to be summed
+    returned_share: float  # of the result's
     pace: Sequence[Sequence[float]]  # [worker][iteration]: how many times longer its ops take
     backlog: bool = False  # senders give chunks away before their port is free
     record: bool = True  # note what happens, for spans
@@ -316,7 +317,8 @@ class Simulation:
             if self.rules.backlog:
                 hold, delay = 0.0, hold + delay
             self._paid[key] = delay
-        nbytes = item.nbytes * self.rules.sent_share if move.phase == GATHER else float(item.nbytes)
+        rules = self.rules
+        nbytes = item.nbytes * (rules.sent_share if move.phase == GATHER else rules.returned_share)
         start = self.now + hold
         end = start
         begin = start

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dovetail.errors import BadInput
 from dovetail.network.model import Cluster
+from dovetail.plan.linkcost import WITH_HUBS
 from dovetail.plan.schedule import Plan
 from dovetail.simulate.core import Rules, Simulation
 from dovetail.simulate.folded import FoldedNetwork, fold
@@ -66,12 +67,14 @@ def simulate(
         [slow.get(w, 1.0) * (chance.lognormvariate(0.0, jitter) if jitter else 1.0) for _ in range(total)]
         for w in network.workers
     ]
+    sent, returned = _shares(plan, len(cluster.workers))
     rules = Rules(
         iterations=total,
         update_at_worker=plan.update == "worker",
         update_rate=hub_update_rate,
         chunk_bytes=plan.chunk_bytes if folded else quantum,
-        sent_share=min(1.0, 2 * plan.keep) if plan.keep < 1 else 1.0,  # a kept value travels with its index
+        sent_share=sent,
+        returned_share=returned,
         pace=pace,
         backlog=backlog is not None,
         record=not quick,
@@ -112,3 +115,15 @@ def _notes(count: int, folded: bool, quantum: int, plan: Plan) -> tuple[str, ...
     if quantum > plan.chunk_bytes:
         notes.append(f"chunks of {plan.chunk_bytes} bytes simulated {quantum // plan.chunk_bytes} at a time")
     return tuple(notes)
+
+
+def _shares(plan: Plan, workers: int) -> tuple[float, float]:
+    """Of a gradient's bytes, those that travel to be summed and those that come back; a kept value has its place along.
+
+    A hub sums what was kept and returns whole values. Workers give what each of them kept to all, and nothing is summed
+    on the way (engine/sparse.py).
+    """
+    if plan.keep == 1:
+        return 1.0, 1.0
+    kept = 2 * plan.keep
+    return (min(1.0, kept), 1.0) if plan.aggregation in WITH_HUBS else (0.0, kept * workers)

@@ -201,6 +201,18 @@ def test_sparse_gradients_carry_an_index_with_each_value():
     assert sparse_time == pytest.approx(1.2, rel=0.02)
 
 
+@pytest.mark.parametrize("aggregation", ["ring", "shuffle"])
+def test_workers_give_what_each_of_them_kept_to_all(aggregation):
+    profile = chain([UNIT], forward=[0], backward=[0])
+    cluster = Cluster.uniform(workers=4, link=Link(startup=0.0, bandwidth=LINK.bandwidth))
+    sparse, dense = (
+        simulate(profile, layerwise(profile, urgent=False, aggregation=aggregation, keep=keep), cluster).iteration_time
+        for keep in (0.01, 1.0)
+    )
+    # Every worker hears 3 x 2 x 0.01 gradients, and 2 x 3/4 where they are summed.
+    assert sparse / dense == pytest.approx(0.06 / 1.5, rel=0.1)
+
+
 def cost(transfers: int) -> int:
     """Events of two iterations with that many transfers."""
     profile = chain([1000] * transfers, forward=[1e-5] * transfers, backward=[1e-5] * transfers)
@@ -215,6 +227,7 @@ def cost(transfers: int) -> int:
         update_rate=1e9,
         chunk_bytes=plan.chunk_bytes,
         sent_share=1.0,
+        returned_share=1.0,
         pace=[[1.0, 1.0]],
     )
     simulation = Simulation(work, FoldedNetwork(work, cluster, folded, plan.chunk_bytes), rules)

@@ -37,7 +37,7 @@ def test_ddp_is_tried_in_the_buckets_that_suit_it_best() -> None:
 
 def test_a_ring_and_the_best_of_another_pattern_are_tried(short: list[Candidate]) -> None:
     patterns = [c.plan.aggregation for c in short if c.plan.policy != "ddp"]
-    assert patterns[0] == "ring", "a shuffle loses packets, so an equal prediction is no tie"
+    assert patterns[0] == "ring", "senders of a shuffle take turns, so an equal prediction is no tie"
     assert patterns[1] != "ring"
 
 
