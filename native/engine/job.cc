@@ -137,7 +137,7 @@ void Job::submit(int tensor, Iteration iteration, const std::byte* memory, bool 
   current_ = iteration;
   state.local[iteration % 2] = const_cast<std::byte*>(memory);
   state.gone[iteration % 2] = memory == nullptr;
-  std::vector<int> ready;
+  std::vector<Due> ready;
   bool enough = false;
   {
     std::lock_guard lock(submitMutex_);
@@ -146,50 +146,57 @@ void Job::submit(int tensor, Iteration iteration, const std::byte* memory, bool 
       if (--missing > 0) continue;
       missing = static_cast<int>(table_.transfers[static_cast<size_t>(transfer)].size());
       if (table_.windows[static_cast<size_t>(transfer)] != 0 && backwardDone_ < iteration) {
-        held_.push_back(transfer);
+        held_.push_back({transfer, iteration});
       } else if (more && sizes_[static_cast<size_t>(transfer)] < kSmall) {
         // Waking the loop for each of many small ones would cost more than sending them.
         if (lingering_.empty()) lingeringSince_ = nowNs();
-        lingering_.push_back(transfer);
+        lingering_.push_back({transfer, iteration});
         lingeringBytes_ += sizes_[static_cast<size_t>(transfer)];
       } else {
-        ready.push_back(transfer);
+        ready.push_back({transfer, iteration});
       }
     }
     enough = lingeringBytes_ >= kEnough || (!lingering_.empty() && nowNs() - lingeringSince_ > kLinger);
   }
-  if (!ready.empty()) sendTransfers(std::move(ready), iteration);
-  if (enough) sendLingering();
+  if (!ready.empty()) sendTransfers(std::move(ready), /*help=*/false);
+  if (enough) sendLingering(/*help=*/false);
   if (state.chunks == 0) state.completed = iteration;  // Nothing of an empty tensor travels.
 }
 
-void Job::sendLingering() {
-  std::vector<int> ready;
+bool Job::sendLingering(bool help) {
+  std::vector<Due> ready;
   {
     std::lock_guard lock(submitMutex_);
     ready.swap(lingering_);
     lingeringBytes_ = 0;
   }
-  if (!ready.empty()) sendTransfers(std::move(ready), current_);
+  if (ready.empty()) return false;
+  sendTransfers(std::move(ready), help);
+  return true;
 }
 
-void Job::sendTransfers(std::vector<int> transfers, Iteration iteration) {
+void Job::sendTransfers(std::vector<Due> transfers, bool help) {
   for (auto& shard : shards_) {
-    shard->loop().post([&s = *shard, transfers, iteration] {
-      for (const int transfer : transfers) s.fetch(transfer, iteration);
-    });
+    auto task = [&s = *shard, transfers] {
+      for (const Due& due : transfers) s.fetch(due.transfer, due.iteration);
+    };
+    if (help) {
+      shard->loop().postAndHelp(std::move(task));
+    } else {
+      shard->loop().post(std::move(task));
+    }
   }
 }
 
 void Job::backwardDone(Iteration iteration) {
-  std::vector<int> ready;
+  std::vector<Due> ready;
   {
     std::lock_guard lock(submitMutex_);
     backwardDone_ = iteration;
     ready.swap(held_);
   }
-  sendLingering();
-  if (!ready.empty()) sendTransfers(std::move(ready), iteration);
+  sendLingering(/*help=*/false);
+  if (!ready.empty()) sendTransfers(std::move(ready), /*help=*/false);
   if (!gated_) return;  // Nobody to wake.
   for (auto& shard : shards_) shard->loop().post([&s = *shard] { s.openWindows(); });
 }
@@ -209,7 +216,9 @@ void Job::chunkComplete(int tensor, Iteration iteration, bool present) {
   state.wasAbsent = !state.present[parity].exchange(false);
   state.completed = iteration;
   if (waiters_ > 0) {
-    std::lock_guard lock(mutex_);
+    {
+      std::lock_guard lock(mutex_);
+    }  // Whoever waits is asleep by now, or sees it; it is to wake to an open lock.
     changed_.notify_all();
   }
 }
@@ -222,14 +231,23 @@ Waited Job::wait(const std::vector<int>& tensors, Iteration iteration, double se
     }
     return true;
   };
-  sendLingering();
-  ++waiters_;
-  std::unique_lock lock(mutex_);
   bool finished = false;
-  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
+  const auto over = [&] {  // Under mutex_.
     finished = done();
     return finished || settled_ == shards_.size();
-  });
+  };
+  const int64_t until = nowNs() + static_cast<int64_t>(seconds * kSecond);
+  // What is little and waited for at once is cheapest on the thread that waits.
+  if (sendLingering(/*help=*/true) && shards_.size() == 1) {
+    const auto ended = [&] {
+      std::lock_guard lock(mutex_);
+      return over();
+    };
+    shards_[0]->loop().drive(ended, until);
+  }
+  ++waiters_;
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)), over);
   --waiters_;
   if (finished) return Waited::Done;
   return settled_ == shards_.size() ? Waited::Failed : Waited::TimedOut;

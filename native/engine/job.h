@@ -137,6 +137,10 @@ class Job {
     std::atomic<uint32_t> step{0};
     int chunks = 0;
   };
+  struct Due {
+    int transfer;
+    Iteration iteration;
+  };
   struct Ticket {
     int chunksLeft = 0;
     bool absent = false;
@@ -147,8 +151,9 @@ class Job {
   void chunkSquared(ChunkId chunk, Iteration iteration, double square);  // Shards.
   void chunkComplete(int tensor, Iteration iteration, bool present);     // Shards.
   void gotChunk(int ticket, bool absent, uint32_t step, int tensor);     // Shards.
-  void sendLingering();
-  void sendTransfers(std::vector<int> transfers, Iteration iteration);
+  bool sendLingering(
+      bool help);  // Whether there was something. `help`: on this thread, which is to wait anyway.
+  void sendTransfers(std::vector<Due> transfers, bool help);
   void append(Table more);
   void noteGates(const std::vector<Program>& programs);
   void withLoopsParked(const std::function<void()>& task);
@@ -166,9 +171,9 @@ class Job {
   std::deque<TensorState> tensors_;             // Likewise, and under mutex_; entries never move.
   std::vector<std::vector<int>> transfersOf_;   // Tensor -> transfers.
   std::vector<int> missing_;                    // Transfer -> tensors not submitted. Guarded by submitMutex_.
-  std::vector<int> held_;                       // Ready, but the window is closed. Guarded by submitMutex_.
+  std::vector<Due> held_;                       // Ready, but the window is closed. Guarded by submitMutex_.
   std::vector<int64_t> sizes_;                  // Transfer -> bytes of its chunks here.
-  std::vector<int> lingering_;  // Ready and small: they wait for company. Guarded by submitMutex_.
+  std::vector<Due> lingering_;  // Ready and small: they wait for company. Guarded by submitMutex_.
   int64_t lingeringBytes_ = 0;  // Guarded by submitMutex_.
   int64_t lingeringSince_ = 0;  // Guarded by submitMutex_.
   std::mutex submitMutex_;

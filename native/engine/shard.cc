@@ -251,18 +251,13 @@ void Shard::dropGuests() {
                 [&](const auto& entry) { return isGuest(entry.first.first) && entry.second.link->closed(); });
 }
 
-bool Shard::nextFrame(Link& link, OutFrame& frame) {
+OutFrame Shard::nextFrame(Link& link) {
   Peer& peer = peers_.at({link.peer(), link.lane()});
-  Outgoing item;
-  if (!peer.queue.pop(item)) {
-    peer.owned.clear();
-    return false;
-  }
+  Outgoing item = peer.queue.pop();
   // Until the kernel has taken the last one: waiting for its credit, or under a rate limit, is use, too.
   if (!peer.sending && item.header.length > 0) setInUse(peer.sending, true, nowNs());
   if (item.header.kind == Kind::Value) item.payload = copyForValue(peer, item.header);
-  frame = {.header = item.header, .payload = item.payload, .priority = item.priority};
-  return true;
+  return {.header = item.header, .payload = item.payload, .priority = item.priority};
 }
 
 bool Shard::hasNext(Link& link) const {
@@ -274,7 +269,10 @@ void Shard::frameSent(Link& link, const OutFrame& frame) {
   job_.counters_.bytesSent.fetch_add(sizeof(Header) + header.length, std::memory_order_relaxed);
   job_.counters_.framesSent.fetch_add(1, std::memory_order_relaxed);
   Peer& peer = peers_.at({link.peer(), link.lane()});
-  if (peer.queue.empty()) setInUse(peer.sending, false, link.lastSent());
+  if (peer.queue.empty()) {
+    setInUse(peer.sending, false, link.lastSent());
+    peer.owned.clear();
+  }
   if (header.kind == Kind::Beat) peer.beats = false;
   if (header.kind != Kind::Partial && header.kind != Kind::Result) return;
   Chunk& chunk = *chunks_[header.chunk];
@@ -355,6 +353,14 @@ void Shard::onTurn(int64_t now) {
       job_.events_.insert(job_.events_.end(), events_.begin(), events_.end());
     events_.clear();
   }
+}
+
+bool Shard::idle() const {
+  return openSlots_ == 0 && gets_.empty() && unborn_.empty() &&
+         std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+           const auto& [link, queue] = std::tie(entry.second.link, entry.second.queue);
+           return queue.empty() && link->idle() && link->receiving() == nullptr;
+         });
 }
 
 }  // namespace dovetail

@@ -1,4 +1,4 @@
-// A job's share on one loop thread: its links, and the chunks of its lanes. Shares nothing with
+// A job's share on one loop: its links, and the chunks of its lanes. Shares nothing with
 // other shards, so no step takes a lock.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace dovetail {
 
-class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unless said.
+class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop only, unless said.
  public:
   Shard(Job& job, Loop& loop) : job_(job), loop_(loop) {}
   ~Shard() override = default;
@@ -59,13 +59,14 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   bool passesThrottle(Link& link) override;
   size_t allowance(Link& link) override;
   void wrote(Link& link, size_t nbytes) override;
-  bool nextFrame(Link& link, OutFrame& frame) override;
   bool hasNext(Link& link) const override;
+  OutFrame nextFrame(Link& link) override;
   void frameSent(Link& link, const OutFrame& frame) override;
   std::byte* placeFor(Link& link, const Header& header) override;
   void frameArrived(Link& link, const Header& header, int64_t started) override;
   void linkLost(Link& link, const std::string& reason) override;
   void onTurn(int64_t now) override;
+  bool idle() const override;
 
  private:
   struct Peer {
@@ -159,6 +160,7 @@ class Shard : public LinkOwner, public TurnListener {  // Loop thread only, unle
   std::vector<std::vector<ChunkId>> ofTransfer_;  // Transfer -> chunks here.
   std::vector<std::vector<ChunkId>> ofTensor_;
   std::vector<ChunkId> retired_;  // Not yet idle.
+  size_t openSlots_ = 0;
   std::array<Hypers, 4> hypers_;
   std::priority_queue<Ready> ready_;  // Sums that are complete: the receive side's priority queue.
   std::vector<std::pair<ChunkId, Iteration>> atWindow_, atRelease_;

@@ -14,6 +14,7 @@ Slot* Shard::openSlot(ChunkId id, Iteration iteration) {
   if (slot.iteration == iteration) return &slot;
   if (slot.iteration != 0 || iteration <= chunk.finished) return nullptr;
   slot.restart(iteration);
+  ++openSlots_;
   for (const auto& [key, peer] : peers_) {
     if (peer.left && key.second == chunk.spec.lane && needs(slot, programOf(chunk), key.first))
       failJob(key.first, "has left the job");
@@ -126,6 +127,7 @@ void Shard::advance(ChunkId id, Slot& slot) {
   }
   if (slot.pc < program.size() || slot.sending > 0) return;
   slot.iteration = 0;
+  --openSlots_;
   pool_.give(slot.buffer);
   pool_.give(slot.wire);
 }

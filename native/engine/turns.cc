@@ -37,6 +37,16 @@ size_t Shard::allowance(Link& link) {
   const bool atOnce = link.idle() && (head == nullptr || head->due == kAtOnce);
   const bool hub = job_.options_.node >= job_.options_.contributors;
   if (failed_ || hub || loop_.throttle().limited() || atOnce) return kAll;
+  if (head != nullptr && link.idle() && sizeof(Header) + head->header.length <= kLeastPiece) {
+    size_t most = 0;
+    bool others = false;
+    for (const auto& [key, peer] : peers_) {
+      most += peer.flying;
+      others = others || (&peer != &mine && waits(peer));
+    }
+    // Too little to fill a queue, whatever has been confirmed meanwhile: not worth to ask the kernel.
+    if (most < kLeastPiece) return others ? kLeastPiece : kAll;
+  }
   const int64_t now = nowNs();
   size_t flying = 0, confirmed = 0;
   bool alone = true, longer = false;

@@ -134,8 +134,9 @@ void Link::leaveCallersMemory() {
 
 void Link::pump() {
   while (!closed_ && !dying_) {
+    if (!writing_ && !owner_.hasNext(*this)) return wantWrite(false);
     // The credit: bytes that are in the kernel can no longer be overtaken.
-    if (!writing_ && notSent(fd_) >= credit_) return wantWrite(true);
+    if (!writing_ && unsent_ >= credit_ && (unsent_ = notSent(fd_)) >= credit_) return wantWrite(true);
     const size_t allowed = owner_.allowance(*this);
     if (allowed == 0) return wantWrite(false);
     if (!writing_) {
@@ -144,7 +145,7 @@ void Link::pump() {
         loop_.wakeAt(nowNs() + wait);
         return wantWrite(false);
       }
-      if (!owner_.nextFrame(*this, out_)) return wantWrite(false);
+      out_ = owner_.nextFrame(*this);
       writing_ = true;
       outDone_ = 0;
       out_.started = nowNs();
@@ -185,6 +186,7 @@ bool Link::writeFrame(size_t allowed) {
       return lose(reason), false;
     }
     outDone_ += static_cast<size_t>(wrote);
+    unsent_ += static_cast<size_t>(wrote);
     lastSent_ = nowNs();
     owner_.wrote(*this, static_cast<size_t>(wrote));
   }

@@ -29,15 +29,15 @@ class LinkOwner {
   virtual bool passesThrottle(Link& link) = 0;                 // What is next keeps to no rate limit.
   virtual size_t allowance(Link& link) = 0;  // Bytes it may write; 0 = the owner pumps it when it may.
   virtual void wrote(Link& link, size_t nbytes) = 0;
-  virtual bool nextFrame(Link& link, OutFrame& frame) = 0;  // False = nothing to send.
   virtual bool hasNext(Link& link) const = 0;
+  virtual OutFrame nextFrame(Link& link) = 0;                         // There is one.
   virtual void frameSent(Link& link, const OutFrame& frame) = 0;      // The kernel has its last byte.
   virtual std::byte* placeFor(Link& link, const Header& header) = 0;  // Where the payload shall go.
   virtual void frameArrived(Link& link, const Header& header, int64_t started) = 0;
   virtual void linkLost(Link& link, const std::string& reason) = 0;  // Called once.
 };
 
-class Link : public Watcher {  // Loop thread only.
+class Link : public Watcher {  // In a turn of its loop only.
  public:
   Link(Loop& loop, LinkOwner& owner, int fd, Node peer, int lane, int credit);
   ~Link() override;
@@ -92,6 +92,7 @@ class Link : public Watcher {  // Loop thread only.
   OutFrame out_;  // The frame being sent, while writing_.
   bool writing_ = false;
   size_t outDone_ = 0;  // Bytes of header and payload given to the kernel.
+  size_t unsent_ = 0;   // Bytes that may still wait in the kernel; it is asked only where that matters.
   int64_t lastSent_ = 0;
 
   Buffer kept_;     // The rest of a frame whose payload the caller took back.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <utility>
@@ -18,7 +19,10 @@ namespace dovetail {
 
 namespace {
 constexpr int64_t kTick = kSecond / 5;
-}
+constexpr int64_t kRest =
+    kSecond / 1000;  // After the last caller that drove; what a peer may have to wait for us.
+constexpr auto kNap = std::chrono::nanoseconds(kRest);
+}  // namespace
 
 Loop::Loop(double rate)
     : epoll_(epoll_create1(EPOLL_CLOEXEC)), wakeFd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), throttle_(rate) {
@@ -35,17 +39,57 @@ Loop::~Loop() {
   close(epoll_);
 }
 
+bool Loop::add(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  return tasks_.size() == 1;
+}
+
+void Loop::wake() {
+  const uint64_t one = 1;
+  (void)!write(wakeFd_, &one, sizeof one);
+  rested_.notify_one();
+}
+
 void Loop::post(std::function<void()> task) {
-  bool first = false;
+  if (add(std::move(task))) wake();
+}
+
+void Loop::postAndHelp(std::function<void()> task) {
+  const bool first = add(std::move(task));
+  const std::unique_lock turn(turn_, std::try_to_lock);
+  if (!turn.owns_lock()) {
+    if (first) wake();
+    return;
+  }
+  runTurn(nullptr, 0);
+  if (wakeAt_ != 0) wake();  // The loop's thread sleeps, and does not know of that wish.
+}
+
+bool Loop::drive(const std::function<bool()>& done, int64_t until) {
+  lastDrive_ = nowNs();
   {
     std::lock_guard lock(mutex_);
-    first = tasks_.empty();
-    tasks_.push_back(std::move(task));
+    if (!resting_ || driven_) return false;
+    driven_ = true;
   }
-  if (first) {
-    const uint64_t one = 1;
-    (void)!write(wakeFd_, &one, sizeof one);
-  }
+  while (!done() && nowNs() < until) takeTurn(until);
+  lastDrive_ = idle_ ? nowNs() : 0;
+  std::lock_guard lock(mutex_);
+  driven_ = false;
+  if (!idle_ || !tasks_.empty()) rested_.notify_one();
+  return true;
+}
+
+void Loop::rest() {
+  if (nowNs() - lastDrive_ > kRest) return;
+  std::unique_lock lock(mutex_);
+  if (!idle_)
+    return;  // Looked at under the lock: a caller whose turn began something finds us awake, or drives.
+  resting_ = true;
+  while (driven_ || (nowNs() - lastDrive_ < kRest && tasks_.empty() && !stopping_))
+    rested_.wait_for(lock, kNap);
+  resting_ = false;
 }
 
 void Loop::runAndWait(std::function<void()> task) {
@@ -76,6 +120,7 @@ void Loop::rewatch(int fd, Watcher* watcher, uint32_t events) {
 void Loop::unwatch(int fd, Watcher* watcher) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
   unwatched_.push_back(watcher);
+  ++ended_;
 }
 
 void Loop::addTurnListener(TurnListener* listener) {
@@ -87,11 +132,14 @@ void Loop::removeTurnListener(TurnListener* listener) {
 }
 
 void Loop::wakeAt(int64_t when) {
-  wakeAt_ = wakeAt_ == 0 ? when : std::min(wakeAt_, when);
+  const int64_t wish = wakeAt_;
+  wakeAt_ = wish == 0 ? when : std::min(wish, when);
 }
 
-int Loop::await(epoll_event* events, int most) const {
-  const int64_t until = wakeAt_ == 0 ? kTick : std::clamp<int64_t>(wakeAt_ - nowNs(), 0, kTick);
+int Loop::await(epoll_event* events, int most, int64_t latest) const {
+  const int64_t wish = wakeAt_;
+  const int64_t until =
+      std::clamp<int64_t>((wish == 0 ? latest : std::min(wish, latest)) - nowNs(), 0, kTick);
   const timespec patience{.tv_sec = until / kSecond, .tv_nsec = until % kSecond};
   const int count = epoll_pwait2(epoll_, events, most, &patience, nullptr);
   if (count >= 0 || errno == EINTR) return count;
@@ -108,31 +156,47 @@ void Loop::runTasks() {
   for (auto& task : tasks) task();
 }
 
+void Loop::takeTurn(int64_t latest) {
+  std::array<epoll_event, 64> events{};
+  const auto most = static_cast<int>(events.size());
+  const uint64_t ended = ended_;
+  int count = await(events.data(), most, latest);
+  const std::lock_guard turn(turn_);
+  // Meanwhile another thread may have dropped what these events are about.
+  if (ended_ != ended) count = epoll_wait(epoll_, events.data(), most, 0);
+  runTurn(events.data(), count);
+}
+
+void Loop::runTurn(const epoll_event* events, int count) {
+  wakeAt_ = 0;
+  unwatched_.clear();
+  for (int i = 0; i < count; ++i) {
+    auto* watcher = static_cast<Watcher*>(events[i].data.ptr);
+    if (watcher == nullptr) {
+      uint64_t drained;
+      (void)!read(wakeFd_, &drained, sizeof drained);
+    } else if (std::find(unwatched_.begin(), unwatched_.end(), watcher) == unwatched_.end()) {
+      watcher->onEvents(events[i].events);
+    }
+  }
+  runTasks();
+  const int64_t now = nowNs();
+  // By index and on a copy: a listener may remove itself.
+  const auto listeners = listeners_;
+  for (auto* listener : listeners) listener->onTurn(now);
+  idle_ =
+      wakeAt_ == 0 && std::all_of(listeners_.begin(), listeners_.end(), [](auto* l) { return l->idle(); });
+}
+
 void Loop::run() {
   pthread_setname_np(pthread_self(), "dovetail");
   // Signals belong to Python's main thread.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  std::array<epoll_event, 64> events{};
   while (!stopping_) {
-    const int count = await(events.data(), static_cast<int>(events.size()));
-    wakeAt_ = 0;
-    unwatched_.clear();
-    for (int i = 0; i < count; ++i) {
-      auto* watcher = static_cast<Watcher*>(events[i].data.ptr);
-      if (watcher == nullptr) {
-        uint64_t drained;
-        (void)!read(wakeFd_, &drained, sizeof drained);
-      } else if (std::find(unwatched_.begin(), unwatched_.end(), watcher) == unwatched_.end()) {
-        watcher->onEvents(events[i].events);
-      }
-    }
-    runTasks();
-    const int64_t now = nowNs();
-    // By index and on a copy: a listener may remove itself.
-    const auto listeners = listeners_;
-    for (auto* listener : listeners) listener->onTurn(now);
+    takeTurn(nowNs() + kTick);
+    rest();
   }
   runTasks();
 }

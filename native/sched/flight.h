@@ -12,7 +12,7 @@
 
 namespace dovetail {
 
-class Flight {  // Loop thread only.
+class Flight {  // In a turn of its loop only.
  public:
   size_t budget() const { return budget_; }
   int64_t nextLook() const { return kAhead / 5; }  // Nanoseconds until it is worth to look again.

@@ -22,16 +22,15 @@ struct Outgoing {
   const std::byte* payload = nullptr;  // Null where the owner fills it in just before it leaves.
 };
 
-class SendQueue {  // Loop thread only.
+class SendQueue {  // In a turn of its loop only.
  public:
   void push(Iteration due, Priority priority, const Header& header, const std::byte* payload) {
     heap_.push({due, priority, next_++, header, payload});
   }
-  bool pop(Outgoing& item) {
-    if (heap_.empty()) return false;
-    item = heap_.top();
+  Outgoing pop() {  // Not empty.
+    Outgoing item = heap_.top();
     heap_.pop();
-    return true;
+    return item;
   }
   const Outgoing* head() const { return heap_.empty() ? nullptr : &heap_.top(); }
   bool empty() const { return heap_.empty(); }

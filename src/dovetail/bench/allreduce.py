@@ -21,7 +21,7 @@ from dovetail.plan.policies import AUTO
 OTHERS = {GLOO: RING, MPI: RING, MPI_RING: RING}  # whose bytes are counted for systems that are not ours
 OURS = {"sharded": SHUFFLE, **{pattern: pattern for pattern in PATTERNS}}
 SYSTEMS = (*OTHERS, *OURS, AUTO)
-LEAST, MOST = 5, 200  # sums of one size
+LEAST, MOST = 5, 1000  # sums of one size
 BUDGET = 4.0  # seconds for one size, if that is enough for the least
 
 

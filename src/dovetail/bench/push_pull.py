@@ -59,9 +59,9 @@ class Summed:
         self.session.begin(self._iteration)
         self.session.release(self._iteration)
 
-    def submit(self, index: int) -> None:
-        """This rank's part of a tensor may travel."""
-        self.session.submit(index, self._iteration, self.tensors[index].data_ptr())
+    def submit(self, index: int, *, more: bool = False) -> None:
+        """This rank's part of a tensor may travel; `more`: others follow, or a wait."""
+        self.session.submit(index, self._iteration, self.tensors[index].data_ptr(), more)
 
     def end(self) -> None:
         """All of the round's tensors are submitted."""
@@ -76,7 +76,6 @@ class Summed:
         """Everything at once, and wait; gives the first tensor."""
         self.begin()
         for index in range(len(self.tensors)):
-            self.submit(index)
-        self.end()
+            self.submit(index, more=True)
         self.wait(range(len(self.tensors)))
         return self.tensors[0]

@@ -94,27 +94,43 @@ class Collectives:
         self._open_bytes = 0
         self._roots = [root_of(route) for route in table.routes]
 
-    def all_reduce(self, ptr: int, nbytes: int, dtype: str, *, divisor: int = 1, priority: int = 0) -> Pending:
-        """Replace the memory at `ptr` by the sum over all ranks, divided by `divisor`."""
-        return self._start(Kind("reduce", nbytes, dtype, divisor, priority), [ptr], present=[True])
+    # `waits`: the caller waits for the result next, so that little may leave on its own thread then.
 
-    def broadcast(self, ptr: int, nbytes: int, dtype: str, *, root: int, priority: int = 0) -> Pending:
+    def all_reduce(
+        self, ptr: int, nbytes: int, dtype: str, *, divisor: int = 1, priority: int = 0, waits: bool = False
+    ) -> Pending:
+        """Replace the memory at `ptr` by the sum over all ranks, divided by `divisor`."""
+        return self._start(Kind("reduce", nbytes, dtype, divisor, priority), [ptr], present=[True], waits=waits)
+
+    def broadcast(
+        self, ptr: int, nbytes: int, dtype: str, *, root: int, priority: int = 0, waits: bool = False
+    ) -> Pending:
         """Give every rank the root's bytes: a sum to which only the root contributes, so all links share the work."""
         mine = [self._session.rank == root]
-        return self._start(Kind("reduce", nbytes, dtype, 1, priority), [ptr], present=mine)
+        return self._start(Kind("reduce", nbytes, dtype, 1, priority), [ptr], present=mine, waits=waits)
 
-    def all_gather(self, ptrs: Sequence[int], nbytes: int, dtype: str, *, priority: int = 0) -> Pending:
+    def all_gather(
+        self, ptrs: Sequence[int], nbytes: int, dtype: str, *, priority: int = 0, waits: bool = False
+    ) -> Pending:
         """Piece k comes from rank k; `ptrs[k]` is where it lies there and goes everywhere else."""
         self._check_pieces(ptrs, "all_gather")
         mine = [self._session.rank == k for k in range(len(ptrs))]
-        return self._start(Kind("gather", nbytes, dtype, 1, priority), ptrs, present=mine)
+        return self._start(Kind("gather", nbytes, dtype, 1, priority), ptrs, present=mine, waits=waits)
 
     def reduce_scatter(
-        self, ptrs: Sequence[int], nbytes: int, dtype: str, *, divisor: int = 1, priority: int = 0
+        self,
+        ptrs: Sequence[int],
+        nbytes: int,
+        dtype: str,
+        *,
+        divisor: int = 1,
+        priority: int = 0,
+        waits: bool = False,
     ) -> Pending:
         """Sum piece k over all ranks into rank k's memory at `ptrs[k]`; the other pieces stay as they are."""
         self._check_pieces(ptrs, "reduce_scatter")
-        return self._start(Kind("scatter", nbytes, dtype, divisor, priority), ptrs, present=[True] * len(ptrs))
+        kind = Kind("scatter", nbytes, dtype, divisor, priority)
+        return self._start(kind, ptrs, present=[True] * len(ptrs), waits=waits)
 
     def gather_channel(self, nbytes: int, dtype: str, *, priority: int = 0) -> range:
         """Tensors of the session, one a rank, whose bytes go from that rank to all; the caller submits them itself."""
@@ -131,7 +147,7 @@ class Collectives:
         if missing:
             raise BadInput(f"{call} needs a pattern in which every rank is a root; open it over 'shuffle' or 'ring'")
 
-    def _start(self, kind: Kind, ptrs: Sequence[int], *, present: Sequence[bool]) -> Pending:
+    def _start(self, kind: Kind, ptrs: Sequence[int], *, present: Sequence[bool], waits: bool) -> Pending:
         if kind.dtype not in DTYPES:
             raise BadInput(f"the engine cannot sum {kind.dtype!r}; it sums {', '.join(DTYPES)}")
         session = self._session
@@ -142,7 +158,7 @@ class Collectives:
         for tensor, ptr, here in zip(channel.tensors, ptrs, present, strict=True):
             if not here:
                 session.bind(tensor, ptr)
-            session.submit(tensor, channel.iteration, ptr if here else 0)
+            session.submit(tensor, channel.iteration, ptr if here else 0, more=waits)
         return Pending(session, channel.tensors, channel.iteration)
 
     def _next_channel(self, kind: Kind, pieces: int) -> _Channel:

@@ -58,12 +58,10 @@ def all_reduce(tensor: torch.Tensor, *, op: str = SUM, priority: int = 0, async_
         raise BadInput(f"op {op!r} is unknown; it is 'sum' or 'mean'")
     data = _checked(tensor)
     divisor = dist.get_world_size() if op == MEAN else 1
-    calls = _collectives()
-    return _finish(
-        calls.all_reduce(data.data_ptr(), data.nbytes, DTYPES[data.dtype], divisor=divisor, priority=priority),
-        (data,),
-        async_op,
+    pending = _collectives().all_reduce(
+        data.data_ptr(), data.nbytes, DTYPES[data.dtype], divisor=divisor, priority=priority, waits=not async_op
     )
+    return _finish(pending, (data,), async_op)
 
 
 def broadcast(tensor: torch.Tensor, *, root: int = 0, priority: int = 0, async_op: bool = False) -> Work | None:
@@ -71,7 +69,9 @@ def broadcast(tensor: torch.Tensor, *, root: int = 0, priority: int = 0, async_o
     data = _checked(tensor)
     if not 0 <= root < dist.get_world_size():
         raise BadInput(f"root {root} is no rank; ranks are 0 to {dist.get_world_size() - 1}")
-    pending = _collectives().broadcast(data.data_ptr(), data.nbytes, DTYPES[data.dtype], root=root, priority=priority)
+    pending = _collectives().broadcast(
+        data.data_ptr(), data.nbytes, DTYPES[data.dtype], root=root, priority=priority, waits=not async_op
+    )
     return _finish(pending, (data,), async_op)
 
 
@@ -81,7 +81,7 @@ def all_gather(output: torch.Tensor, tensor: torch.Tensor, *, priority: int = 0,
     pieces = _pieces(out, data, "all_gather")
     pieces[dist.get_rank()].copy_(data.view(-1))
     pending = _collectives().all_gather(
-        [p.data_ptr() for p in pieces], data.nbytes, DTYPES[data.dtype], priority=priority
+        [p.data_ptr() for p in pieces], data.nbytes, DTYPES[data.dtype], priority=priority, waits=not async_op
     )
     return _finish(pending, (out,), async_op)
 
@@ -98,6 +98,7 @@ def reduce_scatter(output: torch.Tensor, tensor: torch.Tensor, *, op: str = SUM,
         DTYPES[out.dtype],
         divisor=dist.get_world_size() if op == MEAN else 1,
         priority=priority,
+        waits=True,
     )
     pending.wait()
     out.view(-1).copy_(pieces[dist.get_rank()])
