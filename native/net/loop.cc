@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cfenv>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -19,9 +20,25 @@ namespace dovetail {
 
 namespace {
 constexpr int64_t kTick = kSecond / 5;
-constexpr int64_t kRest =
-    kSecond / 1000;  // After the last caller that drove; what a peer may have to wait for us.
-constexpr auto kNap = std::chrono::nanoseconds(kRest);
+// How long the loop's thread rests after the last caller that drove: what a peer's frame may have to wait for
+// us.
+constexpr int64_t kRest = kSecond / 1000;
+
+// A caller may have asked its processor for other arithmetic (torch.set_flush_denormal); sums are the same on
+// every thread.
+class PlainNumbers {
+ public:
+  PlainNumbers() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~PlainNumbers() { std::fesetenv(&callers_); }
+  PlainNumbers(const PlainNumbers&) = delete;
+  PlainNumbers& operator=(const PlainNumbers&) = delete;
+
+ private:
+  std::fenv_t callers_;
+};
 }  // namespace
 
 Loop::Loop(double rate)
@@ -62,7 +79,10 @@ void Loop::postAndHelp(std::function<void()> task) {
     if (first) wake();
     return;
   }
-  runTurn(nullptr, 0);
+  const PlainNumbers plain;
+  std::array<epoll_event, 64> events{};
+  // What has arrived comes first: a turn that does not listen could take a peer for silent.
+  runTurn(events.data(), epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0));
   if (wakeAt_ != 0) wake();  // The loop's thread sleeps, and does not know of that wish.
 }
 
@@ -73,6 +93,7 @@ bool Loop::drive(const std::function<bool()>& done, int64_t until) {
     if (!resting_ || driven_) return false;
     driven_ = true;
   }
+  const PlainNumbers plain;
   while (!done() && nowNs() < until) takeTurn(until);
   lastDrive_ = idle_ ? nowNs() : 0;
   std::lock_guard lock(mutex_);
@@ -84,11 +105,14 @@ bool Loop::drive(const std::function<bool()>& done, int64_t until) {
 void Loop::rest() {
   if (nowNs() - lastDrive_ > kRest) return;
   std::unique_lock lock(mutex_);
-  if (!idle_)
-    return;  // Looked at under the lock: a caller whose turn began something finds us awake, or drives.
+  // Looked at under the lock: a caller whose turn began something finds us awake, or drives.
+  if (!idle_) return;
   resting_ = true;
-  while (driven_ || (nowNs() - lastDrive_ < kRest && tasks_.empty() && !stopping_))
-    rested_.wait_for(lock, kNap);
+  while (driven_ || (idle_ && tasks_.empty() && !stopping_)) {
+    const int64_t left = lastDrive_ + kRest - nowNs();
+    if (!driven_ && left <= 0) break;
+    rested_.wait_for(lock, std::chrono::nanoseconds(driven_ ? kRest : left));
+  }
   resting_ = false;
 }
 
@@ -167,7 +191,7 @@ void Loop::takeTurn(int64_t latest) {
   runTurn(events.data(), count);
 }
 
-void Loop::runTurn(const epoll_event* events, int count) {
+void Loop::runTurn(const epoll_event* events, int count) noexcept {
   wakeAt_ = 0;
   unwatched_.clear();
   for (int i = 0; i < count; ++i) {

@@ -55,7 +55,8 @@ class Loop {
  private:
   void run();
   void takeTurn(int64_t latest);
-  void runTurn(const epoll_event* events, int count);
+  // Without a way out half done: nobody could take up the rest.
+  void runTurn(const epoll_event* events, int count) noexcept;
   void runTasks();
   void rest();
   bool add(std::function<void()> task);  // Whether nobody has been told of tasks yet.

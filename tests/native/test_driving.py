@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import ctypes.util
+import platform
 import random
 import threading
 import time
@@ -138,3 +141,34 @@ def test_a_caller_that_drives_keeps_its_time() -> None:
         for number, own in enumerate(others, start=1):
             cluster.jobs[number].submit(0, 51, own.ctypes.data)
         assert all(job.wait([0], 51, WAIT) for job in cluster.jobs)
+
+
+@contextlib.contextmanager
+def flushing_denormals():
+    """This thread's arithmetic as after torch.set_flush_denormal(True)."""
+    libm = ctypes.CDLL(ctypes.util.find_library("m"))
+    own, other = (ctypes.c_uint32 * 8)(), (ctypes.c_uint32 * 8)()  # glibc's fenv_t; the last word is MXCSR
+    libm.fegetenv(own)
+    libm.fegetenv(other)
+    other[7] |= 0x8040
+    libm.fesetenv(other)
+    try:
+        yield
+    finally:
+        libm.fesetenv(own)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the flags of x86-64 only")
+def test_a_callers_arithmetic_does_not_change_its_sums() -> None:
+    tiny = np.full(LITTLE, 3e-40, dtype=np.float32)
+    with cluster_of([LITTLE]) as cluster:
+
+        def rank(number: int) -> None:
+            with flushing_denormals():
+                for iteration in range(1, 101):
+                    values = tiny.copy()
+                    cluster.jobs[number].submit(0, iteration, values.ctypes.data, True)
+                    assert cluster.jobs[number].wait([0], iteration, WAIT)
+                    assert values.view(np.uint32).min() > 0, f"flushed in iteration {iteration}"
+
+        on_all_ranks(rank)

@@ -86,10 +86,12 @@ def simulate(
             from dovetail.simulate.draw import page  # plotly takes a moment to load
 
             output.write_text(page(result, traced, network, found), encoding="utf-8")
+            console.print(f"{output}: the comparison, drawn", soft_wrap=True)
         if timelines is not None:
             timelines.mkdir(parents=True, exist_ok=True)
             for made, timeline in found.items():
                 codec.save(timeline, timelines / f"{made.policy.replace(': ', '-')}.json")
+            console.print(f"{timelines}: {len(found)} timelines for `dovetail report`", soft_wrap=True)
     except OSError as error:
         raise BadInput(f"cannot write {error.filename}: {error.strerror}") from None
     if json is not None:

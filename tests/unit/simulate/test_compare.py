@@ -63,8 +63,12 @@ def test_command_prints_draws_and_saves(tmp_path, capsys):
     outputs = ["-o", str(tmp_path / "page.html"), "--timelines", str(tmp_path / "runs"), "--json", "-"]
     command = ["simulate", str(tmp_path / "profile.json"), "--workers", "2", "--rate", "1gbit", "--policy", "bulk,p3"]
     assert run(command + outputs) == 0
-    printed = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    printed = json.loads(shown.out)
     assert [p["policy"] for p in printed["data"]["predictions"]] == ["bulk", "p3"]
+    assert shown.err.endswith(
+        f"{tmp_path}/page.html: the comparison, drawn\n{tmp_path}/runs: 2 timelines for `dovetail report`\n"
+    )
     page = (tmp_path / "page.html").read_text()
     assert "https://" not in page.split("<body")[1]
     for title in ("Iteration time by policy", "utilization U", "against workers", "against bandwidth", "one iteration"):
