@@ -240,9 +240,9 @@ void Shard::send(Node node, int lane, Iteration due, Priority priority, const He
   found->second.queue.push(due, priority, header, payload);
 }
 
-bool Shard::passesThrottle(Link& link) {
+bool Shard::urgent(Link& link) {
   const Outgoing* head = peers_.at({link.peer(), link.lane()}).queue.head();
-  // Signs of life and of failure are small and may not wait behind a limit.
+  // Signs of life and of failure are small and may not wait.
   return head != nullptr && (head->header.kind == Kind::Beat || head->header.kind == Kind::Abort);
 }
 
@@ -316,14 +316,11 @@ void Shard::checkPeers(int64_t now) {
   const bool slept = now - lastTurn_ > kSecond;
   lastTurn_ = now;
   const auto timeout = static_cast<int64_t>(job_.options_.timeoutSeconds * kSecond);
-  const int64_t beat = timeout > 0 ? std::min(kBeat, timeout / 4) : kBeat;
+  const int64_t patience = timeout > 0 ? std::min(kBeat, timeout / 4) : kBeat;
   for (auto& [key, peer] : peers_) {
     Link& link = *peer.link;
     if (link.closed()) continue;
-    if (now - link.lastSent() > beat && link.idle() && !peer.beats) {
-      peer.beats = true;
-      peer.queue.push(kAtOnce, 0, {.kind = Kind::Beat}, nullptr);
-    }
+    if (now - link.lastSent() > patience && link.idle()) beat(peer);
     if (timeout > 0 && !slept && !peer.left && now - link.lastReceived() > timeout) {
       char text[64];
       std::snprintf(text, sizeof text, "silent for %.1f s",
@@ -332,6 +329,11 @@ void Shard::checkPeers(int64_t now) {
       linkLost(link, text);
     }
   }
+}
+
+void Shard::beat(Peer& peer) {
+  if (std::exchange(peer.beats, true)) return;
+  peer.queue.push(kAtOnce, 0, {.kind = Kind::Beat}, nullptr);
 }
 
 void Shard::onTurn(int64_t now) {
@@ -344,6 +346,7 @@ void Shard::onTurn(int64_t now) {
   if (inUse_ > 0) countUse(now);
   checkPeers(now);
   flush();
+  followUp(now);
   dropGuests();
   if (!retired_.empty()) freeRetired();
   if (!events_.empty()) {

@@ -56,7 +56,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
 
   // LinkOwner.
   bool accepts(Link& link, const Header& header) override;
-  bool passesThrottle(Link& link) override;
+  bool urgent(Link& link) override;
   size_t allowance(Link& link) override;
   void wrote(Link& link, size_t nbytes) override;
   bool hasNext(Link& link) const override;
@@ -77,6 +77,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
     bool sending = false, receiving = false;  // In the middle of it, as the meter of use sees it.
     size_t flying = 0;                        // Bytes that were not confirmed when last looked at.
     int64_t moved = 0;                        // When that last changed.
+    uint64_t served = 0;                      // The least of those that wait is next to write.
     Buffer copy;  // Payload of a Value frame: the master may change while it is sent.
     std::vector<std::shared_ptr<std::vector<std::byte>>>
         owned;  // Payloads of Put frames, freed when all are sent.
@@ -127,6 +128,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
             const std::byte* payload);
   void failJob(Node peer, const std::string& reason);
   void checkPeers(int64_t now);
+  void beat(Peer& peer);  // Let it have a sign of life.
   void setInUse(bool& direction, bool used, int64_t now);
   void countUse(int64_t now);
   void dropGuests();   // Those that have gone.
@@ -138,6 +140,8 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   void flush();
   void flushInOrder();                 // Under a rate limit.
   bool waits(const Peer& peer) const;  // For its turn to write.
+  void startTurns();
+  void followUp(int64_t now);          // What ends a transfer and may be lost.
   int64_t roundTrip(int64_t now);      // Nanoseconds.
 
   // masters.cc: the root's copies.
@@ -186,6 +190,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   Flight flight_;
   int64_t roundTrip_ = 0, roundTripSeen_ = 0;
   uint64_t writes_ = 0;
+  int64_t lastWrite_ = 0;
   bool failed_ = false;   // No step runs any more; what still arrives is thrown away.
   bool aborted_ = false;  // The others have been told.
 };

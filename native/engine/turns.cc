@@ -12,6 +12,8 @@ namespace dovetail {
 namespace {
 constexpr size_t kLeastPiece = 8 * 1024;  // Of a frame, in one turn.
 constexpr int64_t kStuck = kSecond / 10;  // Without a confirmation, a peer holds up nobody else.
+constexpr int64_t kPause = kSecond / 50;  // After it, turns begin anew.
+constexpr int64_t kTail = kSecond / 100;  // A transfer's end that is not confirmed by then may be lost.
 }  // namespace
 
 void Shard::flush() {
@@ -47,9 +49,16 @@ size_t Shard::allowance(Link& link) {
     // Too little to fill a queue, whatever has been confirmed meanwhile: not worth to ask the kernel.
     if (most < kLeastPiece) return others ? kLeastPiece : kAll;
   }
+  // The lanes to one peer share a way, on which TCP finds its pace.
+  const bool alone = std::all_of(peers_.begin(), peers_.end(), [&](auto& entry) {
+    auto& [key, peer] = entry;
+    return key.first == link.peer() || (!waits(peer) && (peer.flying == 0 || peer.link->closed()));
+  });
+  if (alone) return kAll;
   const int64_t now = nowNs();
+  if (now - lastWrite_ > kPause) startTurns();
   size_t flying = 0, confirmed = 0;
-  bool alone = true, longer = false;
+  bool longer = false;
   for (auto& [key, peer] : peers_) {
     if (peer.flying > 0) {
       const size_t left = peer.link->closed() ? 0 : notConfirmed(peer.link->fd());
@@ -58,11 +67,8 @@ size_t Shard::allowance(Link& link) {
       peer.flying = left;
     }
     if (now - peer.moved < kStuck) flying += peer.flying;
-    if (&peer == &mine) continue;
-    alone = alone && peer.flying == 0 && !waits(peer);
-    longer = longer || (waits(peer) && peer.link->lastSent() < link.lastSent());
+    longer = longer || (waits(peer) && peer.served < mine.served);
   }
-  if (alone) return kAll;
   flight_.look(now, confirmed, flying, roundTrip(now));
   const bool full = flying >= flight_.budget();
   if (!full && !longer) return std::max(kLeastPiece, flight_.budget() / 2);
@@ -88,11 +94,45 @@ bool Shard::waits(const Peer& peer) const {
   return !link.closed() && !link.full() && !(link.idle() && peer.queue.empty());
 }
 
+// With the node after this one: nodes that begin together, as all do in a shuffle, choose different ones, and
+// as all go round at the same pace, they go on to do so.
+void Shard::startTurns() {
+  const auto nodes = static_cast<Node>(job_.options_.labels.size());
+  for (auto& [key, peer] : peers_) {
+    const auto& [node, lane] = key;
+    peer.served = static_cast<uint64_t>(lane * nodes + (node - job_.options_.node + nodes) % nodes);
+    writes_ = std::max(writes_, peer.served);
+  }
+}
+
 void Shard::wrote(Link& link, size_t nbytes) {
-  ++writes_;
   Peer& peer = peers_.at({link.peer(), link.lane()});
+  peer.served = ++writes_;
+  lastWrite_ = link.lastSent();
   if (peer.flying == 0) peer.moved = link.lastSent();
   peer.flying += nbytes;
+}
+
+// A packet is missed as soon as a later one arrives. The last one of a transfer has none, and TCP may take
+// 200 ms to miss it; as long as it takes to try again, if the sender's own queue was full and nothing else is on
+// its way. Meanwhile everybody waits, so it is made to look sooner.
+void Shard::followUp(int64_t now) {
+  for (auto& [key, peer] : peers_) {
+    Link& link = *peer.link;
+    if (peer.flying < kLeastPiece || link.closed()) continue;
+    const int64_t tail = std::max(kTail, 2 * roundTrip(now));
+    if (now >= std::max(peer.moved, link.lastSent()) + tail) {
+      const size_t left = notConfirmed(link.fd());
+      if (left == 0 || left != peer.flying) {
+        peer.flying = left;
+        peer.moved = now;
+      } else {
+        pushPending(link.fd());
+        if (link.idle() && peer.queue.empty()) beat(peer), link.pump();
+      }
+    }
+    if (peer.flying >= kLeastPiece) loop_.wakeAt(now + tail);
+  }
 }
 
 void Shard::flushInOrder() {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/clock.h"
 #include "net/socket.h"
@@ -133,15 +134,23 @@ void Link::leaveCallersMemory() {
 }
 
 void Link::pump() {
+  write();
+  if (!std::exchange(corked_, false) || closed_) return;
+  pushPending(fd_);  // What was to follow has to wait; what was to wait for it need not.
+}
+
+void Link::write() {
   while (!closed_ && !dying_) {
     if (!writing_ && !owner_.hasNext(*this)) return wantWrite(false);
     // The credit: bytes that are in the kernel can no longer be overtaken.
-    if (!writing_ && unsent_ >= credit_ && (unsent_ = notSent(fd_)) >= credit_) return wantWrite(true);
+    if (!writing_ && unsent_ >= credit_ && (unsent_ = notSent(fd_)) >= credit_ && !owner_.urgent(*this)) {
+      return wantWrite(true);
+    }
     const size_t allowed = owner_.allowance(*this);
     if (allowed == 0) return wantWrite(false);
     if (!writing_) {
       const int64_t wait = loop_.throttle().waitFor(nowNs());
-      if (wait > 0 && !owner_.passesThrottle(*this)) {
+      if (wait > 0 && !owner_.urgent(*this)) {
         loop_.wakeAt(nowNs() + wait);
         return wantWrite(false);
       }
@@ -185,6 +194,7 @@ bool Link::writeFrame(size_t allowed) {
       while (!closed_ && readSome()) continue;
       return lose(reason), false;
     }
+    corked_ = shares;
     outDone_ += static_cast<size_t>(wrote);
     unsent_ += static_cast<size_t>(wrote);
     lastSent_ = nowNs();

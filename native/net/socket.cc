@@ -40,6 +40,10 @@ size_t notConfirmed(int fd) {
   return static_cast<size_t>(bytes);
 }
 
+void pushPending(int fd) {
+  setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);  // It is set already; saying so again makes TCP look at its queue.
+}
+
 std::string errorText(int error) {
   return std::strerror(error);
 }

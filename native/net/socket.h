@@ -10,6 +10,7 @@ namespace dovetail {
 void prepareSocket(int fd, int notSentLowat);  // Non-blocking, no delay, short kernel backlog, keepalive.
 size_t notSent(int fd);                        // Bytes in the kernel that have not left yet.
 size_t notConfirmed(int fd);                   // Bytes in the kernel that the peer has not confirmed.
+void pushPending(int fd);                      // Have the kernel try again to send what it holds back.
 std::string errorText(int error);
 
 struct PathInfo {

@@ -32,7 +32,7 @@ def wait_until_gone(pid: int, seconds: float) -> bool:
         try:
             if state.read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return True
         time.sleep(0.02)
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -308,3 +309,14 @@ def test_a_running_job_takes_new_tensors_even_when_a_peer_is_ahead() -> None:
         for rank, job in enumerate(cluster.jobs):
             job.submit(0, 2, gradients[rank][0].ctypes.data)
         assert all(job.wait([0], 2, WAIT) for job in cluster.jobs), "the old tensors still travel"
+
+
+def test_ranks_that_begin_together_send_to_different_ones_first() -> None:
+    sizes, workers = [400_000], 4
+    tensors = specs(sizes)
+    plan = replace(plan_for(tensors, aggregation="shuffle"), chunk_bytes=60_000)
+    with InProcessCluster(plan, tensors, workers=workers) as cluster:
+        cluster.reduce(random_gradients(sizes, workers, seed=1), 1)
+        sent = [[e for e in job.events() if e[0] == 0] for job in cluster.jobs]
+    first = [min(own, key=lambda e: e[5])[3] for own in sent]
+    assert first == [(rank + 1) % workers for rank in range(workers)]

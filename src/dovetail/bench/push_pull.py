@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
-from dovetail.plan.schedule import REDUCE, Plan, Transfer
+from dovetail.plan.schedule import CHUNK_BYTES, REDUCE, Plan, Transfer, bulk_chunk_bytes
 from dovetail.trace.graph import Param
 
 PATIENCE = 120.0  # seconds for one sum
@@ -40,6 +40,7 @@ class Summed:
                 for name, t, priority in zip(names, self.tensors, priorities, strict=True)
             ),
             aggregation=aggregation,
+            chunk_bytes=bulk_chunk_bytes(aggregation) if len(set(priorities)) == 1 else CHUNK_BYTES,
         )
         self.session = Session.open(
             store=dist.distributed_c10d._get_default_store(),

@@ -17,6 +17,7 @@ from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput
 from dovetail.plan.opening import opening_plan
+from dovetail.plan.schedule import bulk_chunk_bytes
 
 AGGREGATION = "ring"  # the least work for a core; large buckets do not feel its hops
 LANES = 1  # connections between neighbours; reductions have no urgent ones among them
@@ -155,7 +156,7 @@ def _reducer(given: Any, options: Options | None) -> Reducer:
     patience = min(MEETING, given.timeout.total_seconds())
 
     def opened() -> Session:
-        plan = opening_plan("collectives", AGGREGATION)
+        plan = opening_plan("collectives", AGGREGATION, chunk_bytes=bulk_chunk_bytes(AGGREGATION))
         return Session.open(
             store=store,
             rank=rank,

@@ -16,7 +16,6 @@ from dovetail.engine.session import Session
 from dovetail.engine.table import DTYPES, OP_CODES, PULL_WINDOW, ROUTE
 from dovetail.errors import BadInput
 from dovetail.plan.partition import spread
-from dovetail.plan.schedule import CHUNK_BYTES
 from dovetail.plan.steps import ADD, DELIVER, FETCH, FINISH, SEND, root_of
 
 IN_FLIGHT = 4  # calls of one kind that may be under way at once
@@ -71,13 +70,16 @@ class Pending:
 
 
 class Collectives:
-    """The calls of one job whose session was opened with any small plan over the wanted pattern."""
+    """The calls of one job whose session was opened with any small plan over the wanted pattern.
+
+    Tensors are cut into chunks of the plan's size, or of `chunk_bytes`.
+    """
 
     def __init__(
         self,
         session: Session,
         *,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int | None = None,
         kept_kinds: int = KEPT_KINDS,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
@@ -85,7 +87,7 @@ class Collectives:
         if table.hubs:
             raise BadInput("collectives run among the ranks; open them over a pattern without hubs, like 'shuffle'")
         self._session = session
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = chunk_bytes or session.chunk_bytes
         self._tensors, self._transfers = len(table.tensors), len(table.transfers)
         self._programs = len(table.for_node(session.rank).programs)
         self._scatter: int | None = None  # the number of the first scatter program, once they are there

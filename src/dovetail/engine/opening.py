@@ -137,9 +137,9 @@ def _open(meeting: Meeting, request: Request, listener: socket.socket) -> Opened
     cards = meeting.cards(Card(address, socket.gethostname(), request.digests, token))
     check_same(meeting, cards, shown=request.shown, tensors=request.tensors)
     options = request.options
-    # A hub's few links carry everything, and two connections would only race each other; among many peers a
-    # second connection evens out what TCP shares unevenly. (docs/benchmarks.md, VGG-19 at compute 0.5.)
-    lanes = options.lanes or (1 if request.hubs else 2)
+    # Where a rank sends all to one other, as to a hub or around a ring, two connections would only race each other;
+    # among many peers a second one evens out what TCP shares unevenly. (docs/decisions.md)
+    lanes = options.lanes or (1 if request.hubs or request.plan.aggregation == "ring" else 2)
     table = table_of(request, lanes=lanes, shares=options.shares)
     hubs = [format_address(*parse_address(text)) for text in request.hubs]
     labels = [f"rank {r} at {card.address}" for r, card in enumerate(cards)]

@@ -90,6 +90,11 @@ class Session:
         )
         return cls(open_job(store, request), rank=rank, world=world)
 
+    @property
+    def chunk_bytes(self) -> int:
+        """What a tensor is cut into at most."""
+        return self._request.options.chunk_bytes or self._request.plan.chunk_bytes
+
     # --- memory and masters ---
 
     def bind(self, tensor: int, ptr: int) -> None:

@@ -97,7 +97,8 @@ class SparseSession:
     ) -> SparseSession:
         """Meet the other ranks; `residuals` are kept in the caller's dictionary, for a session that follows."""
         check_sparse(plan, tensors)
-        opening = opening_plan(plan.policy, plan.aggregation if plan.aggregation in GATHERING else GATHERING[0])
+        pattern = plan.aggregation if plan.aggregation in GATHERING else GATHERING[0]
+        opening = opening_plan(plan.policy, pattern, chunk_bytes=plan.chunk_bytes)
         specs = [TensorSpec(p.name, p.nbytes) for p in opening.params]
         session = Session.open(
             store=store, rank=rank, world=world, plan=opening, tensors=specs, options=options, namespace=namespace

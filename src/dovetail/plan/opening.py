@@ -8,7 +8,12 @@ from dovetail.trace.graph import Param
 NAME, NBYTES = "opening", 4
 
 
-def opening_plan(policy: str, aggregation: str) -> Plan:
-    """One small parameter that nobody submits, over the pattern that what follows will use."""
-    transfers = (Transfer(REDUCE, ((NAME, 0, NBYTES),)),)
-    return Plan(policy=policy, params=(Param(NAME, NBYTES),), transfers=transfers, aggregation=aggregation)
+def opening_plan(policy: str, aggregation: str, *, chunk_bytes: int) -> Plan:
+    """One small parameter that nobody submits, over the pattern and in the chunks that what follows will use."""
+    return Plan(
+        policy=policy,
+        params=(Param(NAME, NBYTES),),
+        transfers=(Transfer(REDUCE, ((NAME, 0, NBYTES),)),),
+        aggregation=aggregation,
+        chunk_bytes=chunk_bytes,
+    )

@@ -22,6 +22,7 @@ WINDOWS = (BACKWARD, FORWARD)
 
 LEAST_CHUNK = 64  # bytes
 CHUNK_BYTES = 60 * 1024  # with its header it fills one unit of TCP, and no second, nearly empty one
+BULK_CHUNK_BYTES = 2 * CHUNK_BYTES  # where nothing more urgent comes and each rank sends to one other
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ class Transfer:
 
     def _with(self, parts: list[Part]) -> Transfer:
         return Transfer(self.kind, tuple(parts), self.priority, self.depth, self.window)
+
+
+def bulk_chunk_bytes(aggregation: str) -> int:
+    """Size of chunks among which none is urgent: large ones cost the cores less, but fill queues where several meet."""
+    return BULK_CHUNK_BYTES if aggregation == "ring" else CHUNK_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

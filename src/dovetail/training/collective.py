@@ -17,6 +17,7 @@ from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput, Misuse
 from dovetail.plan.opening import opening_plan
+from dovetail.plan.schedule import bulk_chunk_bytes
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
 SUM, MEAN = "sum", "mean"
@@ -42,7 +43,7 @@ class Work:
 def open_over(group: Any, *, aggregation: str = "shuffle", options: Options | None = None) -> Collectives:
     """The engine's collectives on the ranks of a process group; all of them call it together, once."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
-    plan = opening_plan("collectives", aggregation)
+    plan = opening_plan("collectives", aggregation, chunk_bytes=bulk_chunk_bytes(aggregation))
     specs = [TensorSpec(p.name, p.nbytes) for p in plan.params]
     store = dist.distributed_c10d._get_default_store()
     name = f"collectives-{'-'.join(map(str, dist.get_process_group_ranks(group)))}-{aggregation}"
