@@ -141,8 +141,8 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   void flushInOrder();                 // Under a rate limit.
   bool waits(const Peer& peer) const;  // For its turn to write.
   void startTurns();
-  void followUp(int64_t now);          // What ends a transfer and may be lost.
-  int64_t roundTrip(int64_t now);      // Nanoseconds.
+  void followUp(int64_t now);      // What ends a transfer and may be lost.
+  int64_t roundTrip(int64_t now);  // Nanoseconds.
 
   // masters.cc: the root's copies.
   std::byte* masterSlot(Chunk& chunk, int slot);

@@ -114,8 +114,8 @@ void Shard::wrote(Link& link, size_t nbytes) {
 }
 
 // A packet is missed as soon as a later one arrives. The last one of a transfer has none, and TCP may take
-// 200 ms to miss it; as long as it takes to try again, if the sender's own queue was full and nothing else is on
-// its way. Meanwhile everybody waits, so it is made to look sooner.
+// 200 ms to miss it; as long as it takes to try again, if the sender's own queue was full and nothing else is
+// on its way. Meanwhile everybody waits, so it is made to look sooner.
 void Shard::followUp(int64_t now) {
   for (auto& [key, peer] : peers_) {
     Link& link = *peer.link;

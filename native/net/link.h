@@ -26,7 +26,7 @@ class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
   virtual bool accepts(Link& link, const Header& header) = 0;  // False = it does not fit the job.
-  virtual bool urgent(Link& link) = 0;  // What is next waits for no credit and no rate limit.
+  virtual bool urgent(Link& link) = 0;       // What is next waits for no credit and no rate limit.
   virtual size_t allowance(Link& link) = 0;  // Bytes it may write; 0 = the owner pumps it when it may.
   virtual void wrote(Link& link, size_t nbytes) = 0;
   virtual bool hasNext(Link& link) const = 0;
@@ -66,8 +66,8 @@ class Link : public Watcher {  // In a turn of its loop only.
   void onEvents(uint32_t events) override;
 
  private:
-  bool readSome();                  // False = stop reading for now.
-  bool parseHeader();               // False = the link is lost.
+  bool readSome();     // False = stop reading for now.
+  bool parseHeader();  // False = the link is lost.
   void write();
   bool writeFrame(size_t allowed);  // False = the kernel is full or the link is lost.
   void wantWrite(bool wanted);
@@ -92,9 +92,9 @@ class Link : public Watcher {  // In a turn of its loop only.
 
   OutFrame out_;  // The frame being sent, while writing_.
   bool writing_ = false;
-  size_t outDone_ = 0;  // Bytes of header and payload given to the kernel.
+  size_t outDone_ = 0;   // Bytes of header and payload given to the kernel.
   bool corked_ = false;  // The kernel was told that more follows.
-  size_t unsent_ = 0;   // Bytes that may still wait in the kernel; it is asked only where that matters.
+  size_t unsent_ = 0;    // Bytes that may still wait in the kernel; it is asked only where that matters.
   int64_t lastSent_ = 0;
 
   Buffer kept_;     // The rest of a frame whose payload the caller took back.

@@ -41,7 +41,8 @@ size_t notConfirmed(int fd) {
 }
 
 void pushPending(int fd) {
-  setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);  // It is set already; saying so again makes TCP look at its queue.
+  setOption(fd, IPPROTO_TCP, TCP_NODELAY,
+            1);  // It is set already; saying so again makes TCP look at its queue.
 }
 
 std::string errorText(int error) {

@@ -69,8 +69,8 @@ def rounds(rank: int, size: int) -> list[float]:
 def test_what_a_hosts_own_queue_drops_is_sent_again_at_once() -> None:
     with Lab(4, 62.5e6) as lab:
         for host in range(4):  # room for one chunk: without a second look TCP waits 200 ms in most of the rounds
-            short = ["qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "500mbit", "burst", "190000", "limit", "70000"]
-            subprocess.run([*lab.command(host, ["tc"]), *short], check=True)
+            short = ["tbf", "rate", "500mbit", "burst", "190000", "limit", "70000"]
+            subprocess.run([*lab.command(host, ["tc"]), "qdisc", "replace", "dev", "eth0", "root", *short], check=True)
         with ranks(4, rounds, hosts=lab, gloo=True) as group:
             taken = [max(one) for one in zip(*group.results(timeout=60), strict=True)]
     stuck = [seconds for seconds in taken if seconds > min(taken) + 0.15]

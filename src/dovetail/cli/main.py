@@ -25,7 +25,7 @@ VERBS = {
     "simulate": "Predict the timelines of plans on a cluster.",
     "hub": "Serve jobs: sum gradients, update, send parameters back.",
     "bench": "Measure training or all-reduce beside DDP, Gloo and others.",
-    "probe": "Measure the latency between hosts.",
+    "probe": "Measure latency and bandwidth between hosts.",
     "rank": "Order the ranks of a job to suit its network.",
     "cost": "Compare the cost of training with and without hubs.",
     "report": "Show saved timelines: a table, a page or a Chrome trace.",
