@@ -78,6 +78,8 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
     size_t flying = 0;                        // Bytes that were not confirmed when last looked at.
     int64_t moved = 0;                        // When that last changed.
     uint64_t served = 0;                      // The least of those that wait is next to write.
+    bool follow = false;                      // A transfer may have ended here: see that it is confirmed.
+    bool followed = false;                    // By a beat, since.
     Buffer copy;  // Payload of a Value frame: the master may change while it is sent.
     std::vector<std::shared_ptr<std::vector<std::byte>>>
         owned;  // Payloads of Put frames, freed when all are sent.
@@ -190,7 +192,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   Flight flight_;
   int64_t roundTrip_ = 0, roundTripSeen_ = 0;
   uint64_t writes_ = 0;
-  int64_t lastWrite_ = 0;
+  int64_t lastTurnTaken_ = 0;
   bool failed_ = false;   // No step runs any more; what still arrives is thrown away.
   bool aborted_ = false;  // The others have been told.
 };

@@ -56,7 +56,7 @@ size_t Shard::allowance(Link& link) {
   });
   if (alone) return kAll;
   const int64_t now = nowNs();
-  if (now - lastWrite_ > kPause) startTurns();
+  if (now - lastTurnTaken_ > kPause) startTurns();
   size_t flying = 0, confirmed = 0;
   bool longer = false;
   for (auto& [key, peer] : peers_) {
@@ -71,7 +71,10 @@ size_t Shard::allowance(Link& link) {
   }
   flight_.look(now, confirmed, flying, roundTrip(now));
   const bool full = flying >= flight_.budget();
-  if (!full && !longer) return std::max(kLeastPiece, flight_.budget() / 2);
+  if (!full && !longer) {
+    lastTurnTaken_ = now;
+    return std::max(kLeastPiece, flight_.budget() / 2);
+  }
   // Whatever the others do: the rest of a frame is also what tells its peer that we are alive.
   if (!link.idle() && mine.flying == 0 && now - link.lastSent() > kStuck) return kLeastPiece;
   if (full) loop_.wakeAt(now + flight_.nextLook());
@@ -108,7 +111,10 @@ void Shard::startTurns() {
 void Shard::wrote(Link& link, size_t nbytes) {
   Peer& peer = peers_.at({link.peer(), link.lane()});
   peer.served = ++writes_;
-  lastWrite_ = link.lastSent();
+  if (nbytes >= kLeastPiece) {  // Little of it is too little to be worth a wake-up.
+    peer.follow = true;
+    peer.followed = false;
+  }
   if (peer.flying == 0) peer.moved = link.lastSent();
   peer.flying += nbytes;
 }
@@ -119,19 +125,22 @@ void Shard::wrote(Link& link, size_t nbytes) {
 void Shard::followUp(int64_t now) {
   for (auto& [key, peer] : peers_) {
     Link& link = *peer.link;
-    if (peer.flying < kLeastPiece || link.closed()) continue;
+    if (!peer.follow || link.closed()) continue;
     const int64_t tail = std::max(kTail, 2 * roundTrip(now));
-    if (now >= std::max(peer.moved, link.lastSent()) + tail) {
-      const size_t left = notConfirmed(link.fd());
-      if (left == 0 || left != peer.flying) {
-        peer.flying = left;
-        peer.moved = now;
-      } else {
-        pushPending(link.fd());
-        if (link.idle() && peer.queue.empty()) beat(peer), link.pump();
-      }
+    const int64_t due = link.lastSent() + tail;
+    if (now < due) {
+      loop_.wakeAt(due);
+      continue;
     }
-    if (peer.flying >= kLeastPiece) loop_.wakeAt(now + tail);
+    peer.follow = notConfirmed(link.fd()) > 0;
+    if (!peer.follow) continue;
+    pushPending(link.fd());
+    if (!peer.followed && link.idle() && peer.queue.empty()) {
+      peer.followed = true;  // One is enough, and a peer that is stopped need not hear more of them.
+      beat(peer);
+      link.pump();
+    }
+    loop_.wakeAt(now + tail);
   }
 }
 

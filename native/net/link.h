@@ -26,7 +26,7 @@ class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
   virtual bool accepts(Link& link, const Header& header) = 0;  // False = it does not fit the job.
-  virtual bool urgent(Link& link) = 0;       // What is next waits for no credit and no rate limit.
+  virtual bool urgent(Link& link) = 0;       // What is next needs no credit and keeps to no rate limit.
   virtual size_t allowance(Link& link) = 0;  // Bytes it may write; 0 = the owner pumps it when it may.
   virtual void wrote(Link& link, size_t nbytes) = 0;
   virtual bool hasNext(Link& link) const = 0;

@@ -139,7 +139,8 @@ def _open(meeting: Meeting, request: Request, listener: socket.socket) -> Opened
     options = request.options
     # Where a rank sends all to one other, as to a hub or around a ring, two connections would only race each other;
     # among many peers a second one evens out what TCP shares unevenly. (docs/decisions.md)
-    lanes = options.lanes or (1 if request.hubs or request.plan.aggregation == "ring" else 2)
+    one = request.hubs or (request.plan.aggregation == "ring" and options.threads == 1)  # a thread has lanes of its own
+    lanes = options.lanes or (1 if one else 2)
     table = table_of(request, lanes=lanes, shares=options.shares)
     hubs = [format_address(*parse_address(text)) for text in request.hubs]
     labels = [f"rank {r} at {card.address}" for r, card in enumerate(cards)]
