@@ -109,6 +109,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   void contribute(Chunk& chunk, Slot& slot, const std::byte* values);
   void drainEarly(Chunk& chunk, Slot& slot);
   bool addLocal(Chunk& chunk, Slot& slot);  // False: there is none to add, or not yet.
+  bool endsAtOurs(const Chunk& chunk) const;
   bool mayAdd(const Chunk& chunk, const Slot& slot, Node from) const;
   void sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers);
   std::byte* callersMemory(const Chunk& chunk, const Slot& slot) const;
@@ -143,8 +144,10 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   void flushInOrder();                 // Under a rate limit.
   bool waits(const Peer& peer) const;  // For its turn to write.
   void startTurns();
-  void followUp(int64_t now);      // What ends a transfer and may be lost.
-  int64_t roundTrip(int64_t now);  // Nanoseconds.
+  void followUp(int64_t now);        // What ends a transfer and may be lost.
+  size_t flying(int64_t now) const;  // Bytes on their way, at most; without those to peers that are stuck.
+  void lookAround(int64_t now);      // Ask the kernels.
+  int64_t roundTrip(int64_t now);    // Nanoseconds.
 
   // masters.cc: the root's copies.
   std::byte* masterSlot(Chunk& chunk, int slot);
@@ -193,6 +196,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   int64_t roundTrip_ = 0, roundTripSeen_ = 0;
   uint64_t writes_ = 0;
   int64_t lastTurnTaken_ = 0;
+  int64_t looked_ = 0;    // When kernels were last asked what is on its way.
   bool failed_ = false;   // No step runs any more; what still arrives is thrown away.
   bool aborted_ = false;  // The others have been told.
 };

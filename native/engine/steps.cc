@@ -8,6 +8,10 @@
 
 namespace dovetail {
 
+namespace {
+constexpr int64_t kWorthStaying = 32 * 1024;  // Bytes of a chunk.
+}  // namespace
+
 Slot* Shard::openSlot(ChunkId id, Iteration iteration) {
   Chunk& chunk = *chunks_[id];
   Slot& slot = chunk.slots[iteration % 2];
@@ -113,10 +117,20 @@ void Shard::drainEarly(Chunk& chunk, Slot& slot) {
 }
 
 bool Shard::addLocal(Chunk& chunk, Slot& slot) {
-  if (!slot.localPending || !mayAdd(chunk, slot, job_.options_.node)) return false;
+  if (!slot.localPending || endsAtOurs(chunk) || !mayAdd(chunk, slot, job_.options_.node)) return false;
   slot.localPending = false;
   contribute(chunk, slot, slot.local);
   return true;
+}
+
+// At the root our own gradient lies where the result is to go. So the sum of all others is added to it there,
+// which saves the copy back; of little that is cheap, and a copy is the caller's before it has been sent.
+bool Shard::endsAtOurs(const Chunk& chunk) const {
+  if (job_.rule_ != Rule::Mean || job_.options_.deterministic || chunk.spec.nbytes < kWorthStaying)
+    return false;
+  if (sizeOf(chunk.type) != sumSizeOf(chunk.type)) return false;
+  const Program& program = programOf(chunk);
+  return std::any_of(program.begin(), program.end(), [](const Step& s) { return s.op == Op::Finish; });
 }
 
 void Shard::advance(ChunkId id, Slot& slot) {
@@ -143,7 +157,8 @@ bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
         here += std::find(slot.from.begin(), slot.from.end(), peer) != slot.from.end();
       }
       if (here < step.peers.size() || !slot.early.empty()) return false;
-      return addLocal(chunk, slot) || !slot.localPending;  // Alone, where all these peers were absent.
+      // Alone, where all these peers were absent.
+      return addLocal(chunk, slot) || !slot.localPending || endsAtOurs(chunk);
     }
     case Op::Send:
       if (!slot.resultHere) {  // A partial sum, or our own gradient alone.
@@ -221,6 +236,14 @@ void Shard::finish(ChunkId id, Slot& slot) {
     if (job_.rule_ != Rule::Mean) {
       updateMaster(chunk, slot);
       slot.value = chunk.master.data();
+    } else if (slot.localPending) {
+      slot.localPending = false;
+      std::byte* ours = callersMemory(chunk, slot);
+      const std::byte* others = slot.sum == SumState::Empty ? nullptr : slot.buffer.data();
+      finishAt(chunk.type, ours, others, chunk.count, chunk.factor);
+      pool_.give(slot.buffer);
+      slot.value = ours;
+      slot.valueIsCallers = true;
     } else if (slot.sum == SumState::Empty) {  // The only contributor: its gradient is the mean.
       slot.value = slot.local;
       slot.valueIsCallers = true;

@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kLeastPiece = 8 * 1024;  // Of a frame, in one turn.
 constexpr int64_t kStuck = kSecond / 10;  // Without a confirmation, a peer holds up nobody else.
 constexpr int64_t kPause = kSecond / 50;  // After it, turns begin anew.
+// Between two looks at what is on its way, where that may be enough and where it cannot be.
+constexpr int64_t kLookAgain = kSecond / 20'000, kLookAnyway = kSecond / 1000;
 constexpr int64_t kTail = kSecond / 100;  // A transfer's end that is not confirmed by then may be lost.
 }  // namespace
 
@@ -57,20 +59,11 @@ size_t Shard::allowance(Link& link) {
   if (alone) return kAll;
   const int64_t now = nowNs();
   if (now - lastTurnTaken_ > kPause) startTurns();
-  size_t flying = 0, confirmed = 0;
   bool longer = false;
-  for (auto& [key, peer] : peers_) {
-    if (peer.flying > 0) {
-      const size_t left = peer.link->closed() ? 0 : notConfirmed(peer.link->fd());
-      confirmed += peer.flying - std::min(left, peer.flying);
-      if (left != peer.flying) peer.moved = now;
-      peer.flying = left;
-    }
-    if (now - peer.moved < kStuck) flying += peer.flying;
-    longer = longer || (waits(peer) && peer.served < mine.served);
-  }
-  flight_.look(now, confirmed, flying, roundTrip(now));
-  const bool full = flying >= flight_.budget();
+  for (const auto& [key, peer] : peers_) longer = longer || (waits(peer) && peer.served < mine.served);
+  // No more is on its way than when last looked at and what was written since: mostly that says enough.
+  if (now - looked_ > (flying(now) < flight_.budget() ? kLookAnyway : kLookAgain)) lookAround(now);
+  const bool full = flying(now) >= flight_.budget();
   if (!full && !longer) {
     lastTurnTaken_ = now;
     return std::max(kLeastPiece, flight_.budget() / 2);
@@ -79,6 +72,25 @@ size_t Shard::allowance(Link& link) {
   if (!link.idle() && mine.flying == 0 && now - link.lastSent() > kStuck) return kLeastPiece;
   if (full) loop_.wakeAt(now + flight_.nextLook());
   return 0;
+}
+
+size_t Shard::flying(int64_t now) const {
+  size_t total = 0;
+  for (const auto& [key, peer] : peers_) total += now - peer.moved < kStuck ? peer.flying : 0;
+  return total;
+}
+
+void Shard::lookAround(int64_t now) {
+  size_t confirmed = 0;
+  for (auto& [key, peer] : peers_) {
+    if (peer.flying == 0) continue;
+    const size_t left = peer.link->closed() ? 0 : notConfirmed(peer.link->fd());
+    confirmed += peer.flying - std::min(left, peer.flying);
+    if (left != peer.flying) peer.moved = now;
+    peer.flying = left;
+  }
+  looked_ = now;
+  flight_.look(now, confirmed, flying(now), roundTrip(now));
 }
 
 // The longest of the least ones: what the way to the farthest peer takes when nothing waits in the network.

@@ -30,6 +30,12 @@ DOVETAIL_CLONES void scaleF32(float* out, const float* sum, size_t n, float fact
 DOVETAIL_CLONES void scaleF64(double* out, const double* sum, size_t n, double factor) {
   for (size_t i = 0; i < n; ++i) out[i] = sum[i] * factor;
 }
+DOVETAIL_CLONES void joinF32(float* __restrict ours, const float* __restrict v, size_t n, float factor) {
+  for (size_t i = 0; i < n; ++i) ours[i] = (ours[i] + v[i]) * factor;
+}
+DOVETAIL_CLONES void joinF64(double* __restrict ours, const double* __restrict v, size_t n, double factor) {
+  for (size_t i = 0; i < n; ++i) ours[i] = (ours[i] + v[i]) * factor;
+}
 DOVETAIL_CLONES void addBf16(float* __restrict sum, const uint16_t* __restrict v, size_t n) {
   for (size_t i = 0; i < n; ++i) sum[i] += fromBf16(v[i]);
 }
@@ -128,6 +134,14 @@ void finishSum(DType type, const std::byte* sum, std::byte* out, size_t count, d
     case DType::F16:
       return narrowF16(as<uint16_t>(out), as<float>(sum), count, narrow);
   }
+}
+
+void finishAt(DType type, std::byte* ours, const std::byte* others, size_t count, double factor) {
+  if (others == nullptr) return finishSum(type, ours, ours, count, factor);
+  if (factor == 1.0) return addTo(type, ours, others, count);
+  if (type == DType::F32)
+    return joinF32(as<float>(ours), as<float>(others), count, static_cast<float>(factor));
+  joinF64(as<double>(ours), as<double>(others), count, factor);
 }
 
 double sumOfSquares(DType type, const std::byte* values, size_t count) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from dovetail.bench.bounds import RING, SHUFFLE, TWO_LEVEL, Groups, Network, groups_of, hubs_of, transfer_time
 from dovetail.bench.crew import Crew
@@ -23,6 +24,7 @@ OURS = {"sharded": SHUFFLE, **{pattern: pattern for pattern in PATTERNS}}
 SYSTEMS = (*OTHERS, *OURS, AUTO)
 LEAST, MOST = 5, 1000  # sums of one size
 BUDGET = 4.0  # seconds for one size, if that is enough for the least
+TURNS = 5  # systems take turns this often, so that what else the machine does meets them all
 
 
 def bench_allreduce(
@@ -51,11 +53,13 @@ def bench_allreduce(
             crew.hear(SumReply)
         rows: dict[str, list[SizeResult]] = {name: [] for name in names}
         for nbytes in sizes:
-            for name, crew in crews.items():
-                tell(f"{name}, {nbytes} bytes")
-                pattern = best_pattern(network, nbytes) if name == AUTO else _pattern(name)
-                bound = transfer_time(pattern, nbytes, network)
-                rows[name].append(_measure(crew, name if name in OTHERS else pattern, pattern, nbytes, bound))
+            tasks = [_Task.of(name, crew, nbytes, network) for name, crew in crews.items()]
+            for turn in range(TURNS):
+                for task in tasks:
+                    tell(f"{task.name}, {nbytes} bytes, turn {turn + 1} of {TURNS}")
+                    task.take_turn()
+            for task in tasks:
+                rows[task.name].append(task.result())
         return AllreduceResult(
             bench="allreduce",
             workers=site.workers,
@@ -105,11 +109,36 @@ def _crew(stage: Stage, name: str, number: int, probed: Groups | None) -> Crew:
     return Crew(stage.lab, name, "dovetail.bench.allreduce_worker", post, workers=workers, number=number)
 
 
-def _measure(crew: Crew, aggregation: str, pattern: str, nbytes: int, bound: float) -> SizeResult:
-    times = max(LEAST, min(MOST, round(BUDGET / max(bound, 1e-6))))
-    replies = crew.ask(SumOrder(aggregation=aggregation, nbytes=nbytes // 4 * 4, times=times), SumReply)
-    slowest = [max(both) for both in zip(*(r.seconds for r in replies), strict=True)]
-    seen = Times.of(slowest)
-    return SizeResult(
-        nbytes=nbytes, pattern=pattern, median_s=seen.median, min_s=seen.min, max_s=seen.max, bound_s=bound
-    )
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One size of one system."""
+
+    name: str
+    crew: Crew
+    nbytes: int
+    pattern: str
+    bound: float
+    seconds: list[float] = field(default_factory=list)  # of each sum, as the slowest rank saw it
+
+    @staticmethod
+    def of(name: str, crew: Crew, nbytes: int, network: Network) -> _Task:
+        pattern = best_pattern(network, nbytes) if name == AUTO else _pattern(name)
+        return _Task(name, crew, nbytes, pattern, transfer_time(pattern, nbytes, network))
+
+    def take_turn(self) -> None:
+        times = max(LEAST, min(MOST, round(BUDGET / max(self.bound, 1e-6))))
+        aggregation = self.name if self.name in OTHERS else self.pattern
+        order = SumOrder(aggregation=aggregation, nbytes=self.nbytes // 4 * 4, times=-(-times // TURNS))
+        replies = self.crew.ask(order, SumReply)
+        self.seconds.extend(max(both) for both in zip(*(r.seconds for r in replies), strict=True))
+
+    def result(self) -> SizeResult:
+        seen = Times.of(self.seconds)
+        return SizeResult(
+            nbytes=self.nbytes,
+            pattern=self.pattern,
+            median_s=seen.median,
+            min_s=seen.min,
+            max_s=seen.max,
+            bound_s=self.bound,
+        )

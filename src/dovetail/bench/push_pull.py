@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
@@ -40,7 +39,9 @@ class Summed:
                 for name, t, priority in zip(names, self.tensors, priorities, strict=True)
             ),
             aggregation=aggregation,
-            chunk_bytes=bulk_chunk_bytes(aggregation) if len(set(priorities)) == 1 else CHUNK_BYTES,
+            chunk_bytes=CHUNK_BYTES
+            if len(set(priorities)) > 1
+            else bulk_chunk_bytes(aggregation, sum(sizes), dist.get_world_size()),
         )
         self.session = Session.open(
             store=dist.distributed_c10d._get_default_store(),
@@ -73,10 +74,9 @@ class Summed:
         if not self.session.wait(indices, self._iteration, timeout=PATIENCE):
             raise TimeoutError(f"tensors {list(indices)} did not arrive within {PATIENCE} s")
 
-    def all(self) -> Tensor:
-        """Everything at once, and wait; gives the first tensor."""
+    def all(self) -> None:
+        """Everything at once, and wait."""
         self.begin()
         for index in range(len(self.tensors)):
             self.submit(index, more=True)
         self.wait(range(len(self.tensors)))
-        return self.tensors[0]

@@ -20,7 +20,6 @@ from dovetail.plan.opening import opening_plan
 from dovetail.plan.schedule import bulk_chunk_bytes
 
 AGGREGATION = "ring"  # the least work for a core; large buckets do not feel its hops
-LANES = 1  # connections between neighbours; reductions have no urgent ones among them
 MEETING = 60.0  # seconds that the engine's opening may take; torch's own rendezvous has just succeeded
 MOST_KINDS = 256  # sizes the engine keeps a channel for; a script with more has its others reduced by Gloo
 
@@ -163,7 +162,7 @@ def _reducer(given: Any, options: Options | None) -> Reducer:
             world=size,
             plan=plan,
             tensors=[TensorSpec(p.name, p.nbytes) for p in plan.params],
-            options=options or Options(patience=patience, lanes=LANES),
+            options=options or Options(patience=patience),
             namespace="backend",
         )
 

@@ -16,6 +16,7 @@ from dovetail.engine.session import Session
 from dovetail.engine.table import DTYPES, OP_CODES, PULL_WINDOW, ROUTE
 from dovetail.errors import BadInput
 from dovetail.plan.partition import spread
+from dovetail.plan.schedule import bulk_chunk_bytes
 from dovetail.plan.steps import ADD, DELIVER, FETCH, FINISH, SEND, root_of
 
 IN_FLIGHT = 4  # calls of one kind that may be under way at once
@@ -72,7 +73,7 @@ class Pending:
 class Collectives:
     """The calls of one job whose session was opened with any small plan over the wanted pattern.
 
-    Tensors are cut into chunks of the plan's size, or of `chunk_bytes`.
+    Tensors are cut into chunks of `chunk_bytes`, or of the plan's size and larger where the pattern gains by it.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Collectives:
         if table.hubs:
             raise BadInput("collectives run among the ranks; open them over a pattern without hubs, like 'shuffle'")
         self._session = session
-        self._chunk_bytes = chunk_bytes or session.chunk_bytes
+        self._chunk_bytes = chunk_bytes
         self._tensors, self._transfers = len(table.tensors), len(table.transfers)
         self._programs = len(table.for_node(session.rank).programs)
         self._scatter: int | None = None  # the number of the first scatter program, once they are there
@@ -204,9 +205,13 @@ class Collectives:
         return tensors
 
     def _rows(self, kind: Kind, piece: int, itemsize: int) -> npt.NDArray[np.int64]:
-        lanes = self._session.table.lanes
+        session = self._session
+        lanes = session.table.lanes
+        most = self._chunk_bytes or max(
+            session.chunk_bytes, bulk_chunk_bytes(session.pattern, kind.nbytes, session.world)
+        )
         even = -(-kind.nbytes // (len(self._roots) * 64)) * 64  # every link takes part where that is worth a frame
-        chunk = max(LEAST_CHUNK, min(self._chunk_bytes, even)) // itemsize * itemsize
+        chunk = max(LEAST_CHUNK, min(most, even)) // itemsize * itemsize
         offsets = np.arange(0, kind.nbytes, chunk, dtype=np.int64)
         rows = np.zeros((len(offsets), 9), dtype=np.int64)
         rows[:, 0], rows[:, 1] = self._tensors + piece, offsets

@@ -95,6 +95,11 @@ class Session:
         """What a tensor is cut into at most."""
         return self._request.options.chunk_bytes or self._request.plan.chunk_bytes
 
+    @property
+    def pattern(self) -> str:
+        """Who sums what, by its name in plan/patterns.py."""
+        return self._request.plan.aggregation
+
     # --- memory and masters ---
 
     def bind(self, tensor: int, ptr: int) -> None:

@@ -23,6 +23,7 @@ WINDOWS = (BACKWARD, FORWARD)
 LEAST_CHUNK = 64  # bytes
 CHUNK_BYTES = 60 * 1024  # with its header it fills one unit of TCP, and no second, nearly empty one
 BULK_CHUNK_BYTES = 2 * CHUNK_BYTES  # where nothing more urgent comes and each rank sends to one other
+MOST_BULK_CHUNK_BYTES = 4 * BULK_CHUNK_BYTES  # sums of still larger ones would not stay in a core's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,14 @@ class Transfer:
         return Transfer(self.kind, tuple(parts), self.priority, self.depth, self.window)
 
 
-def bulk_chunk_bytes(aggregation: str) -> int:
-    """Size of chunks among which none is urgent: large ones cost the cores less, but fill queues where several meet."""
-    return BULK_CHUNK_BYTES if aggregation == "ring" else CHUNK_BYTES
+def bulk_chunk_bytes(aggregation: str, nbytes: int = 0, ranks: int = 1) -> int:
+    """Size of chunks among which none is urgent: large ones cost the cores less, but fill queues where several meet.
+
+    Around a ring the last one's way adds at most a hundredth to the time that all `nbytes` need.
+    """
+    if aggregation != "ring":
+        return CHUNK_BYTES
+    return max(BULK_CHUNK_BYTES, min(nbytes // (100 * ranks) // LEAST_CHUNK * LEAST_CHUNK, MOST_BULK_CHUNK_BYTES))
 
 
 @dataclass(frozen=True, kw_only=True)
