@@ -215,12 +215,33 @@ void Job::chunkComplete(int tensor, Iteration iteration, bool present) {
   state.left[parity] = state.chunks;
   state.wasAbsent = !state.present[parity].exchange(false);
   state.completed = iteration;
-  if (waiters_ > 0) {
-    {
-      std::lock_guard lock(mutex_);
-    }  // Whoever waits is asleep by now, or sees it; it is to wake to an open lock.
-    changed_.notify_all();
-  }
+  ++news_;
+  tellWaiters();
+}
+
+void Job::tellWaiters() {
+  if (waiters_ == 0) return;
+  {
+    std::lock_guard lock(mutex_);
+  }  // Whoever waits is asleep by now, or sees it; it is to wake to an open lock.
+  changed_.notify_all();
+}
+
+void Job::nudge() {
+  ++news_;
+  tellWaiters();
+}
+
+std::pair<Waited, uint64_t> Job::waitNews(uint64_t seen, double seconds) {
+  ++waiters_;
+  std::unique_lock lock(mutex_);
+  const bool over = changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
+    return news_ > seen || settled_ == shards_.size() || closed_;
+  });
+  --waiters_;
+  const uint64_t found = news_;
+  if (found > seen) return {Waited::Done, found};
+  return {over ? Waited::Failed : Waited::TimedOut, found};
 }
 
 Waited Job::wait(const std::vector<int>& tensors, Iteration iteration, double seconds) {
@@ -319,6 +340,7 @@ int64_t Job::busyNs() const {
 
 void Job::close() {
   if (closed_.exchange(true)) return;
+  tellWaiters();
   const bool failed = failure().has_value();
   // As long as bytes leave, a peer still needs them, however slow the link is.
   auto progress = std::chrono::steady_clock::now();

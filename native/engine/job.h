@@ -107,6 +107,10 @@ class Job {
   void backwardDone(Iteration iteration);
   void release(Iteration iteration);
   Waited wait(const std::vector<int>& tensors, Iteration iteration, double seconds);  // Blocks.
+  // Blocks until there is more news than `seen`: tensors that were completed since the start, and nudges. How
+  // much there is; failed where no more will come.
+  std::pair<Waited, uint64_t> waitNews(uint64_t seen, double seconds);
+  void nudge();
   void watchSquares(Iteration iteration);  // Before its first submit.
   // Blocks. The sum of squares of what this node completes in a watched iteration; the rest is others' to
   // say.
@@ -149,6 +153,7 @@ class Job {
   void failAt(Node peer, const std::string& reason, Iteration step);
   bool isRoot(const ChunkSpec& chunk) const;
   void chunkSquared(ChunkId chunk, Iteration iteration, double square);  // Shards.
+  void tellWaiters();
   void chunkComplete(int tensor, Iteration iteration, bool present);     // Shards.
   void gotChunk(int ticket, bool absent, uint32_t step, int tensor);     // Shards.
   bool sendLingering(
@@ -191,6 +196,7 @@ class Job {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<int> waiters_{0};
+  std::atomic<uint64_t> news_{0};
   size_t settled_ = 0;  // Shards that have let go of the caller's memory after a failure. Guarded by mutex_.
   std::optional<Failure> failure_;  // Guarded by mutex_.
   std::map<int, Ticket> tickets_;   // Guarded by mutex_.

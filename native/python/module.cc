@@ -70,6 +70,17 @@ bool waitFor(Job& job, const std::vector<int>& tensors, Iteration iteration, dou
   return result.has_value();
 }
 
+// For threads that signals do not concern: one wait, however long.
+uint64_t newsOf(Job& job, uint64_t seen, double seconds) {
+  std::pair<Waited, uint64_t> result;
+  {
+    nb::gil_scoped_release release;
+    result = job.waitNews(seen, seconds);
+  }
+  if (result.first == Waited::Failed) raiseFailure(job);
+  return result.second;
+}
+
 std::optional<double> squaresOf(Job& job, Iteration iteration, double seconds) {
   double total = 0;
   const auto result = patiently(seconds, [&](double s) -> std::optional<Waited> {
@@ -263,6 +274,9 @@ NB_MODULE(_native, m) {
       .def("backward_done", &Job::backwardDone, "iteration"_a)
       .def("release", &Job::release, "iteration"_a)
       .def("wait", &waitFor, "tensors"_a, "iteration"_a, "timeout"_a)
+      .def("news", &newsOf, "seen"_a, "timeout"_a,
+           "Waits for more news than `seen`: tensors that were completed, and nudges; how much there is.")
+      .def("nudge", &Job::nudge)
       .def("watch_squares", &Job::watchSquares, "iteration"_a)
       .def("squares", &squaresOf, "iteration"_a, "timeout"_a,
            "The sum of squares of this node's results of a watched iteration; None = timed out.")

@@ -16,7 +16,7 @@ from dovetail.engine.collectives import IN_FLIGHT, Collectives, Pending
 from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
-SLICE = 0.25  # seconds the thread waits for the oldest call before it looks whether the group is being closed
+SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wakes it
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 
 Kind = tuple[int, torch.dtype, int]
@@ -44,12 +44,16 @@ class Reducer:
     def submit(self, call: Call) -> None:
         """Take the call; returns at once."""
         with self._turn:
-            self._queued.append(call)
-            self._issue_queued()
-            self._turn.notify()
+            broken = self._broken
+            if broken is None:
+                self._queued.append(call)
+                self._issue_queued()
+                self._turn.notify()
             if threading.current_thread() is self._leader:
                 # A callback that starts a call may also wait for it: somebody else must complete it.
                 self._leader = self._start(self._lead)
+        if broken is not None:
+            call.finish(broken)
 
     def loss(self, within: float = 0.0) -> DovetailError | None:
         """What ended the job, if something did; a connection that has just broken is told within a moment."""
@@ -71,6 +75,9 @@ class Reducer:
                 return
             self._closing = True
             self._turn.notify_all()
+            session = self._session
+        if session is not None:
+            session.nudge()
         atexit.unregister(self.close)
         if self._leader is not threading.current_thread():
             self._leader.join(PATIENCE)
@@ -110,51 +117,58 @@ class Reducer:
         return True
 
     def _run(self) -> None:
+        broken: DovetailError | None = None
         try:
             session = self._open_session()
         except DovetailError as error:
-            self._broken = error
+            broken = error
         except Exception as error:  # whatever it was, calls must not wait for it
-            self._broken = DovetailError(f"the engine could not be opened: {type(error).__name__}: {error}")
-        else:
-            with self._turn:
+            broken = DovetailError(f"the engine could not be opened: {type(error).__name__}: {error}")
+        with self._turn:
+            self._broken = broken
+            if broken is None:
                 self._session, self._calls = session, Collectives(session)
-            if self._closing:
-                session.close()
+        if broken is not None:
+            return self._drop_all()
+        if self._closing:
+            session.close()
         self._lead()
 
     def _lead(self) -> None:
         """Issue what waits in line and complete what is done, until another thread leads."""
-        with self._turn:
-            me = threading.current_thread()
-        while self._leader is me and self._step():
-            pass
+        me = threading.current_thread()
+        session, seen, alive = self._session, 0, True
+        assert session is not None
+        while True:
+            with self._turn:
+                while not (alive or self._flying or self._queued or self._closing):
+                    self._turn.wait()
+                if self._closing or self._leader is not me:
+                    return
+                self._issue_queued()
+                oldest = self._flying[0] if self._flying else None
+            if oldest is not None and self._complete(*oldest):
+                continue
+            # Not for the oldest call alone: whoever submits would have to wake this thread first.
+            try:
+                seen = session.news(seen, timeout=SLICE)
+            except DovetailError:
+                alive = False
 
-    def _step(self) -> bool:
-        with self._turn:
-            while not (self._flying or self._queued or self._closing):
-                self._turn.wait()
-            if self._closing:
-                return False
-            self._issue_queued()
-            oldest = self._flying[0] if self._flying else None
-        if oldest is None:
-            if self._broken is not None:
-                self._drop_all()
-            return True
+    def _complete(self, call: Call, pending: Pending) -> bool:
+        """Whether it was there, and is done with."""
         # In the order of the calls: a callback that starts another collective does so in the same order everywhere.
-        call, pending = oldest
         try:
-            ended = pending.wait(SLICE)
+            ended = pending.done()
             if ended and pending is call.last:
                 call.finish()
         except DovetailError as error:
             ended = True
             call.finish(error)
         with self._turn:
-            if ended and self._flying and self._flying[0] is oldest:
+            if ended and self._flying and self._flying[0] == (call, pending):
                 self._flying.popleft()
-        return True
+        return ended
 
     def _drop_all(self) -> None:
         reason = self._broken or Misuse("the process group was destroyed while an all_reduce was under way")

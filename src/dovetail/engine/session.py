@@ -212,6 +212,17 @@ class Session:
             if end is not None and time.monotonic() >= end:
                 return False
 
+    def news(self, seen: int, *, timeout: float) -> int:
+        """Wait until more than `seen` results and nudges have come since the start; how many have by now.
+
+        PeerLost when no more will come. For a thread of its own, which is not woken for each call that it waits for.
+        """
+        return self._guard(lambda: self._job.news(seen, timeout))
+
+    def nudge(self) -> None:
+        """Wake who waits for `news`."""
+        self._job.nudge()
+
     @property
     def measures(self) -> bool:
         """Whether ranks complete all sums, so that their `squares` make up the whole."""
