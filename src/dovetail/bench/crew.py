@@ -22,6 +22,9 @@ from dovetail.lab.run import end
 
 T = TypeVar("T")
 PATIENCE = 300.0  # seconds for one order; a bench never hangs
+# An accelerator's gradients come from a pool. Left to itself, malloc gives large ones back to the kernel or not, as the
+# heap happens to lie, and page faults differ from system to system by a millisecond or two an iteration.
+POOLED = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}  # bytes; the most it takes
 VERDICT = "dovetail: "  # how a line begins that distribute prints
 
 
@@ -43,6 +46,7 @@ class Crew:
                 "WORLD_SIZE": str(workers),
                 "MASTER_PORT": str(lab.master_port + 1 + number),
                 "OMP_NUM_THREADS": "1",
+                **POOLED,
             }
             with self._log(rank).open("wb") as log:
                 pipe = subprocess.PIPE

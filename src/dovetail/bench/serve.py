@@ -16,14 +16,21 @@ P = TypeVar("P")
 O = TypeVar("O")  # noqa: E741
 
 
-def serve(post: type[P], order: type[O], start: Callable[[P], tuple[Any, Callable[[O], Any]]]) -> None:
+def serve(
+    post: type[P],
+    order: type[O],
+    start: Callable[[P], tuple[Any, Callable[[O], Any]]],
+    *,
+    backend: Callable[[P], str] = lambda _: "gloo",
+) -> None:
     """Join the job, `start` with the post given on the command line, tell its first words, and obey until the end."""
+    given = msgspec.json.decode(sys.argv[1], type=post)
     # Anything that a library prints must not be taken for a reply.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    words, obey = start(msgspec.json.decode(sys.argv[1], type=post))
+    dist.init_process_group(backend(given), timeout=timedelta(seconds=120))
+    words, obey = start(given)
     while True:
         replies.write(msgspec.json.encode(words) + b"\n")
         replies.flush()

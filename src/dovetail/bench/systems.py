@@ -43,6 +43,7 @@ class System:
     pattern: str  # of plan/patterns.py: what travels at least, also where `auto` may choose another
     attach: Callable[[nn.Module, Optimizer, Means], nn.Module]
     variants: tuple[str, ...]
+    backend: str = "gloo"  # of the process group, which is all that a script has
     each: bool = False  # every variant is a policy with a row of its own
     own: bool = False  # the variants are what the name says, whatever policies are asked for
     limits_itself: bool = False  # can keep to a rate where the network cannot be shaped
@@ -68,20 +69,6 @@ def _attach_ddp(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Modu
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(model, bucket_cap_mb=float(means.variant), gradient_as_bucket_view=True)
-
-
-def _attach_ddp_on_dovetail(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    import dovetail.c10d  # noqa: F401  # registers the backend
-
-    return DistributedDataParallel(
-        model,
-        bucket_cap_mb=float(means.variant),
-        gradient_as_bucket_view=True,
-        process_group=dist.new_group(backend="dovetail"),
-    )
 
 
 def _attach_ddp_scheduled(model: nn.Module, optimizer: Optimizer, means: Means) -> nn.Module:
@@ -178,7 +165,7 @@ SYSTEMS = {
     system.name: system
     for system in (
         System(name="ddp", pattern=RING, attach=_attach_ddp, variants=BUCKETS),
-        System(name="ddp-dovetail", pattern=RING, attach=_attach_ddp_on_dovetail, variants=BUCKETS),
+        System(name="ddp-dovetail", pattern=RING, attach=_attach_ddp, variants=BUCKETS, backend="dovetail"),
         replace(_dovetail("ddp-scheduled", SHUFFLE), attach=_attach_ddp_scheduled),
         *(_c10d(policy) for policy in ("dear", AUTO)),
         _dovetail(SHARDED, RING),

@@ -114,4 +114,4 @@ def start(post: Post) -> tuple[Ready, Callable[[Order], Reply]]:
 
 
 if __name__ == "__main__":
-    serve(Post, Order, start)
+    serve(Post, Order, start, backend=lambda post: SYSTEMS[post.system].backend)
