@@ -57,6 +57,11 @@ void Job::requireTensor(int tensor, const char* what) const {
   }
 }
 
+int64_t Job::bytesOf(int tensor) const {
+  const auto index = static_cast<size_t>(tensor);
+  return tensor < 0 || index >= tensorCount_ ? 0 : table_.tensors[index].nbytes;
+}
+
 void Job::bind(int tensor, std::byte* memory) {
   requireTensor(tensor, "bind");
   tensors_[static_cast<size_t>(tensor)].bound = memory;
@@ -235,9 +240,8 @@ void Job::nudge() {
 std::pair<Waited, uint64_t> Job::waitNews(uint64_t seen, double seconds) {
   ++waiters_;
   std::unique_lock lock(mutex_);
-  const bool over = changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
-    return news_ > seen || settled_ == shards_.size() || closed_;
-  });
+  const bool over = changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                                      [&] { return news_ > seen || settled_ == shards_.size() || closed_; });
   --waiters_;
   const uint64_t found = news_;
   if (found > seen) return {Waited::Done, found};

@@ -123,6 +123,7 @@ class Job {
   std::vector<Path> paths();                      // Blocks for a moment.
   std::map<Priority, uint64_t> sentByPriority();  // Likewise. Payload bytes.
   int64_t busyNs() const;  // Links were in use for so long; of several loop threads, the busiest one's.
+  int64_t bytesOf(int tensor) const;  // 0 where there is none.
   int contributors() const { return options_.contributors; }
   const Counters& counters() const { return counters_; }
   void close();  // Blocks until goodbyes are said, 2 s at most; idempotent.
@@ -154,8 +155,8 @@ class Job {
   bool isRoot(const ChunkSpec& chunk) const;
   void chunkSquared(ChunkId chunk, Iteration iteration, double square);  // Shards.
   void tellWaiters();
-  void chunkComplete(int tensor, Iteration iteration, bool present);     // Shards.
-  void gotChunk(int ticket, bool absent, uint32_t step, int tensor);     // Shards.
+  void chunkComplete(int tensor, Iteration iteration, bool present);  // Shards.
+  void gotChunk(int ticket, bool absent, uint32_t step, int tensor);  // Shards.
   bool sendLingering(
       bool help);  // Whether there was something. `help`: on this thread, which is to wait anyway.
   void sendTransfers(std::vector<Due> transfers, bool help);

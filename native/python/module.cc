@@ -31,6 +31,8 @@ using Chunks = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device:
 constexpr size_t kChunkColumns = 9;
 constexpr double kSignalCheck = 0.1;  // Seconds a wait may keep Ctrl-C waiting.
 
+constexpr int64_t kMuch = 256 * 1024;  // Bytes.
+
 PyObject* engineError = nullptr;
 
 std::byte* memoryAt(uintptr_t address) {
@@ -268,6 +270,9 @@ NB_MODULE(_native, m) {
       .def(
           "submit",
           [](Job& job, int tensor, Iteration iteration, uintptr_t at, bool more) {
+            // Much to send wakes the loop's thread for long, at once and maybe on this very core.
+            std::optional<nb::gil_scoped_release> release;
+            if (job.bytesOf(tensor) >= kMuch) release.emplace();
             job.submit(tensor, iteration, memoryAt(at), more);
           },
           "tensor"_a, "iteration"_a, "ptr"_a, "more"_a = false)

@@ -73,12 +73,14 @@ class DovetailGroup(dist.ProcessGroup):
         # torch's operation knows its kinds, but not the other way round: it must stand on the left.
         if self._reducer is None or not tensors or not (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG):
             return False
-        dtype = tensors[0].dtype
+        dtype, count = tensors[0].dtype, 0
         if dtype not in DTYPES:
             return False
-        if any(t.dtype != dtype or t.device.type != "cpu" or t.layout is not torch.strided for t in tensors):
-            return False
-        kind = (dtype, sum(t.numel() for t in tensors), op == dist.ReduceOp.AVG)
+        for tensor in tensors:
+            if tensor.dtype != dtype or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+                return False
+            count += tensor.numel()
+        kind = (dtype, count, op == dist.ReduceOp.AVG)
         if kind not in self._kinds:
             if len(self._kinds) == MOST_KINDS:
                 return False

@@ -17,6 +17,9 @@ from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
 SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wakes it
+# Bytes. What is larger is given to the engine by this thread: the engine's own starts to work at once, where cores are
+# few on the caller's, and the caller has a backward pass to go on with.
+MUCH = 4 << 20
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 
 Kind = tuple[int, torch.dtype, int]
@@ -47,7 +50,10 @@ class Reducer:
             broken = self._broken
             if broken is None:
                 self._queued.append(call)
-                self._issue_queued()
+                if len(self._queued) == 1 and call.buffer.nbytes < MUCH:
+                    self._issue_queued()
+                elif self._session is not None:
+                    self._session.nudge()
                 self._turn.notify()
             if threading.current_thread() is self._leader:
                 # A callback that starts a call may also wait for it: somebody else must complete it.
@@ -129,10 +135,11 @@ class Reducer:
             if broken is None:
                 self._session, self._calls = session, Collectives(session)
         if broken is not None:
-            return self._drop_all()
-        if self._closing:
-            session.close()
-        self._lead()
+            self._drop_all()
+        else:
+            if self._closing:
+                session.close()
+            self._lead()
 
     def _lead(self) -> None:
         """Issue what waits in line and complete what is done, until another thread leads."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,7 @@ LEAST_CHUNK = 4096  # bytes; smaller pieces cost more in headers than they gain 
 Steps = list[tuple[int, list[int]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What makes two calls alike: they can share a channel, one after the other."""
 
     call: str  # "reduce", "gather" or "scatter"
@@ -67,7 +67,12 @@ class Pending:
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
-        return self.wait(timeout=0.0)
+        return self.arrived or self.wait(timeout=0.0)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the results are in place; says nothing of a job that has failed."""
+        return all(self.session.completed(tensor) >= self.iteration for tensor in self.tensors)
 
 
 class Collectives:
@@ -174,9 +179,11 @@ class Collectives:
             used.channels.append(_Channel(self._open(kind, pieces)))
             self._open_bytes += used.nbytes
             self._close_oldest()
-        else:
-            self._session.wait(used.channels[number].tensors, used.channels[number].iteration)
-        return used.channels[number]
+        channel = used.channels[number]
+        before = Pending(self._session, channel.tensors, channel.iteration)
+        if not before.arrived:
+            before.wait()
+        return channel
 
     def _close_oldest(self) -> None:
         """Keep to the limits; what is closed follows from the order of calls alone, so it is the same on every rank."""
