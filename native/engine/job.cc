@@ -280,11 +280,13 @@ Waited Job::wait(const std::vector<int>& tensors, Iteration iteration, double se
 
 Iteration Job::completed(int tensor) const {
   requireTensor(tensor, "completed");
+  std::lock_guard lock(mutex_);  // The table may be growing.
   return tensors_[static_cast<size_t>(tensor)].completed;
 }
 
 bool Job::absent(int tensor) const {
   requireTensor(tensor, "absent");
+  std::lock_guard lock(mutex_);
   return tensors_[static_cast<size_t>(tensor)].wasAbsent;
 }
 

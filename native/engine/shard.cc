@@ -304,11 +304,23 @@ void Shard::linkLost(Link& link, const std::string& reason) {
   Peer& peer = peers_.at({link.peer(), link.lane()});
   setInUse(peer.sending, false, nowNs());
   setInUse(peer.receiving, false, nowNs());
+  if (peer.left) return forgetFrames(peer);
   peer.queue.clear();
-  if (peer.left) return;
   peer.left = true;
   peer.owned.clear();
   if (!isGuest(link.peer())) failJob(link.peer(), reason);
+}
+
+// What a peer that has left did not take is nobody's any more; the caller's memory must not wait for it.
+void Shard::forgetFrames(Peer& peer) {
+  std::vector<Header> forgotten;
+  if (const Header* half = peer.link->sending()) forgotten.push_back(*half);
+  while (!peer.queue.empty()) forgotten.push_back(peer.queue.pop().header);
+  for (const Header& header : forgotten) {
+    if (failed_ || (header.kind != Kind::Partial && header.kind != Kind::Result)) continue;
+    Slot& slot = chunks_[header.chunk]->slots[header.iteration % 2];
+    if (slot.iteration == header.iteration && --slot.sending == 0) advance(header.chunk, slot);
+  }
 }
 
 void Shard::checkPeers(int64_t now) {

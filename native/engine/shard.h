@@ -130,6 +130,7 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   void send(Node peer, int lane, Iteration due, Priority priority, const Header& header,
             const std::byte* payload);
   void failJob(Node peer, const std::string& reason);
+  void forgetFrames(Peer& peer);
   void checkPeers(int64_t now);
   void beat(Peer& peer);  // Let it have a sign of life.
   void setInUse(bool& direction, bool used, int64_t now);

@@ -130,7 +130,11 @@ bool Shard::endsAtOurs(const Chunk& chunk) const {
     return false;
   if (sizeOf(chunk.type) != sumSizeOf(chunk.type)) return false;
   const Program& program = programOf(chunk);
-  return std::any_of(program.begin(), program.end(), [](const Step& s) { return s.op == Op::Finish; });
+  const auto has = [&](Op op) {
+    return std::any_of(program.begin(), program.end(), [&](const Step& s) { return s.op == op; });
+  };
+  return has(Op::Finish) &&
+         !has(Op::Offer);  // Whoever asks later must not be served from the caller's memory.
 }
 
 void Shard::advance(ChunkId id, Slot& slot) {

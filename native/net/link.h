@@ -53,6 +53,7 @@ class Link : public Watcher {  // In a turn of its loop only.
   const Header* receiving() const {
     return inHeader_ == sizeof(Header) && inPlace_ != nullptr ? &in_ : nullptr;
   }
+  const Header* sending() const { return writing_ ? &out_.header : nullptr; }
   Node peer() const { return peer_; }
   int lane() const { return lane_; }
   int fd() const { return fd_; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any
 
 import torch
@@ -79,6 +80,14 @@ def futures_of_works(rank: int, size: int) -> Any:
     sent = dist.broadcast(other, 0, async_op=True).get_future()
     sent.wait()
     return [doubled.wait(), data, other]
+
+
+def futures_of_nothing(rank: int, size: int) -> Any:
+    future = dist.all_reduce(torch.empty(0), async_op=True).get_future()
+    end = time.monotonic() + 10
+    while not future.done() and time.monotonic() < end:
+        time.sleep(0.01)
+    return future.done()
 
 
 def broadcasts_and_gathers(rank: int, size: int) -> Any:
@@ -218,6 +227,7 @@ def collectives_with_gradients(rank: int, size: int) -> Any:
 BEHAVIOURS = (
     all_reduce_types_and_sizes, all_reduce_operations, all_reduce_views_and_orders, all_reduce_many_at_once,
     all_reduce_large,
-    futures_of_works, broadcasts_and_gathers, scatters_and_exchanges, objects, point_to_point, barriers, groups,
+    futures_of_works, futures_of_nothing,
+    broadcasts_and_gathers, scatters_and_exchanges, objects, point_to_point, barriers, groups,
     functional_collectives, functional_collectives_in_a_row, collectives_with_gradients,
 )  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
-from cluster import InProcessCluster
+from cluster import WAIT, InProcessCluster
 
+from dovetail import _native
 from dovetail.engine.table import TensorSpec
-from dovetail.plan.schedule import CHUNK_BYTES, REDUCE, Plan, Transfer
+from dovetail.plan.schedule import CHUNK_BYTES, PULL, PUSH, REDUCE, Plan, Transfer
 from dovetail.trace.graph import Param
 
 COUNT = 150_000  # elements: every rank is the root of some chunks, and the last chunk is smaller
@@ -24,6 +27,20 @@ def cluster_of(workers: int, *, aggregation: str, dtype: str = "f32", **options)
         chunk_bytes=CHUNK_BYTES,
     )
     return InProcessCluster(plan, [spec], workers=workers, **options)
+
+
+def asked_for(workers: int) -> InProcessCluster:
+    """A cluster in which everybody asks for results."""
+    nbytes = COUNT * 4
+    parts = (("t", 0, nbytes),)
+    plan = Plan(
+        policy="test",
+        params=(Param("t", nbytes),),
+        transfers=(Transfer(PUSH, parts), Transfer(PULL, parts)),
+        aggregation="shuffle",
+        chunk_bytes=CHUNK_BYTES,
+    )
+    return InProcessCluster(plan, [TensorSpec("t", nbytes)], workers=workers)
 
 
 def gradients_of(workers: int, iteration: int, dtype: str = "f32") -> list[np.ndarray]:
@@ -70,3 +87,44 @@ def test_ranks_without_a_gradient_count_as_zeros(aggregation: str, missing: set[
             assert [job.absent(0) for job in cluster.jobs] == [expected is None] * 3
             for values in memory:
                 np.testing.assert_allclose(values, -1.0 if expected is None else expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", ["shuffle", "ring"])
+def test_a_rank_that_leaves_without_its_result_keeps_nobody_waiting(aggregation: str) -> None:
+    for _ in range(5):
+        with cluster_of(2, aggregation=aggregation) as cluster:
+            given = gradients_of(2, 1)
+            for rank, own in enumerate(given):
+                cluster.jobs[rank].submit(0, 1, own.ctypes.data)
+            cluster.jobs[1].close()
+            try:
+                came = cluster.jobs[0].wait([0], 1, WAIT)
+            except _native.EngineError as error:
+                came = error.args == (1, "has left the job", 1)
+            assert came, "neither a result nor the word that it left"
+
+
+def test_who_asks_late_is_not_served_from_memory_that_was_handed_back() -> None:
+    with asked_for(3) as cluster:
+        for iteration in range(1, 21):
+            given = gradients_of(3, iteration)
+            expected = np.mean([g.astype(np.float64) for g in given], axis=0)
+            results: dict[int, np.ndarray] = {}
+
+            def train(rank: int, own: np.ndarray, results: dict[int, np.ndarray], iteration: int) -> None:
+                job = cluster.jobs[rank]
+                job.submit(0, iteration, own.ctypes.data)
+                assert job.wait([0], iteration, WAIT)
+                results[rank] = own.copy()
+                own[:] = np.nan  # it is the caller's again
+
+            threads = [
+                threading.Thread(target=train, args=(rank, own, results, iteration)) for rank, own in enumerate(given)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(WAIT)
+            assert sorted(results) == [0, 1, 2]
+            for values in results.values():
+                np.testing.assert_allclose(values, expected, rtol=2e-5, atol=1e-6)

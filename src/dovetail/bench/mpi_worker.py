@@ -36,7 +36,7 @@ def main() -> None:
             world.Allreduce(mine, total)
             seconds[i] = time.monotonic() - begun
         expected = world.size * (1 + world.size) / 2
-        if not np.all(total == expected):
+        if not np.allclose(total, expected):
             raise DovetailError(f"{total[0]} came back, but {expected} was expected")
         slowest = np.empty_like(seconds)
         world.Allreduce(seconds, slowest, op=MPI.MAX)

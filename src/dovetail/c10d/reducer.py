@@ -38,6 +38,7 @@ class Reducer:
         self._calls: Collectives | None = None
         self._broken: DovetailError | None = None
         self._closing = False
+        self._calling = 0  # threads that may be in a callback of the caller's
         self._name = name
         with self._turn:  # the thread looks who leads
             self._leader = self._start(self._run)
@@ -50,9 +51,10 @@ class Reducer:
             broken = self._broken
             if broken is None:
                 self._queued.append(call)
-                if len(self._queued) == 1 and call.buffer.nbytes < MUCH:
+                much = call.buffer.nbytes >= MUCH
+                if self._calling or not (much or self._queued[0] is not call):
                     self._issue_queued()
-                elif self._session is not None:
+                if self._session is not None and (much or call.buffer.nbytes == 0):  # of nothing there is no news
                     self._session.nudge()
                 self._turn.notify()
             if threading.current_thread() is self._leader:
@@ -108,6 +110,8 @@ class Reducer:
                     return
             except DovetailError as error:
                 call.finish(error)
+            except Exception as error:  # whatever it was, the thread that completes calls must go on
+                call.finish(DovetailError(f"the engine did not take a call: {type(error).__name__}: {error}"))
             self._queued.popleft()
 
     def _issue_piece(self, call: Call, calls: Collectives) -> bool:
@@ -167,11 +171,17 @@ class Reducer:
         # In the order of the calls: a callback that starts another collective does so in the same order everywhere.
         try:
             ended = pending.done()
-            if ended and pending is call.last:
-                call.finish()
-        except DovetailError as error:
-            ended = True
-            call.finish(error)
+            error = None
+        except DovetailError as lost:
+            ended, error = True, lost
+        if error is not None or (ended and pending is call.last):
+            with self._turn:
+                self._calling += 1
+            try:
+                call.finish(error)
+            finally:
+                with self._turn:
+                    self._calling -= 1
         with self._turn:
             if ended and self._flying and self._flying[0] == (call, pending):
                 self._flying.popleft()

@@ -214,9 +214,9 @@ class Collectives:
     def _rows(self, kind: Kind, piece: int, itemsize: int) -> npt.NDArray[np.int64]:
         session = self._session
         lanes = session.table.lanes
-        most = self._chunk_bytes or max(
-            session.chunk_bytes, bulk_chunk_bytes(session.pattern, kind.nbytes, session.world)
-        )
+        most = self._chunk_bytes or session.chunk_bytes
+        if most == bulk_chunk_bytes(session.pattern):
+            most = bulk_chunk_bytes(session.pattern, kind.nbytes, session.world)
         even = -(-kind.nbytes // (len(self._roots) * 64)) * 64  # every link takes part where that is worth a frame
         chunk = max(LEAST_CHUNK, min(most, even)) // itemsize * itemsize
         offsets = np.arange(0, kind.nbytes, chunk, dtype=np.int64)
