@@ -17,8 +17,8 @@ from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
 SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wakes it
-# Bytes. What is larger is given to the engine by this thread: the engine's own starts to work at once, where cores are
-# few on the caller's, and the caller has a backward pass to go on with.
+# Bytes. What is larger is given to the engine by the thread that leads: the engine's own starts to work at once, where
+# cores are few on the caller's, and the caller has a backward pass to go on with.
 MUCH = 4 << 20
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 
