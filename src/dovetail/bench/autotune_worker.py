@@ -33,16 +33,18 @@ class Trainee:
         )
 
     def run(self, steps: int) -> TuneReply:
-        """The instants at which steps begin, and the end of the last; and the bytes that each rank sends."""
+        """The instants at which steps begin, one more than asked for; and the bytes that each rank sends.
+
+        The last step is not timed: it also waits for what others leave to the next one.
+        """
         dist.barrier()
         instants = []
-        for _ in range(steps):
+        for _ in range(steps + 1):
             instants.append(time.monotonic())
             self._optimizer.zero_grad()
             self._model(*self._batch(0)[0]).sum().backward()
             self._optimizer.step()
         self._model.state_dict()  # complete when it returns
-        instants.append(time.monotonic())
         return TuneReply(instants=tuple(instants), loads=tuple(loads(self._model)))
 
 

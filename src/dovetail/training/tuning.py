@@ -6,17 +6,19 @@ median over a rank's peers hardly varies between rounds; round times, which do, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dovetail.plan.patterns import Groups
-from dovetail.plan.tuning import Floats, Shares, Sight, blames, even, finetune, quicktune, relative
+from dovetail.plan.tuning import ALIKE, Floats, Shares, Sight, blames, even, finetune, quicktune, relative
 from dovetail.units import format_seconds
 
 CHANGED = 1.2  # times faster or slower than before: the trigger
-LINK_CHANGED = 1.5  # times what a rank's link carried before, relative to the fast ones: likewise
+LINK_CHANGED = 2.0  # times what a rank's link carried before, relative to the fast ones: likewise
+LINK_BACK = 1.5  # likewise, of a rank that masters less than others and is as fast as they are again
 LEAST = 0.01  # of the fast ones; what is below it is not compared
 REFERENCE = 5  # rounds that say how fast training is
 RECENT = 3  # rounds that say how fast it is now, and what links carry
@@ -54,7 +56,9 @@ class Tuner:
         self._groups = groups
         self._traffic = traffic
         self._first: list[Sight] = []  # the first rounds since the last decision
+        self._then: Floats | None = None  # what links were seen to carry in them, once they are complete
         self._seen: list[Sight] = []  # the last ones
+        self._shortest = math.inf  # of all rounds since then
         self._stale = STALE  # the first rounds allocate
         self._tried: list[_Trial] = []  # empty: watching; else what was, what was better, and so on
         self._refused = shares  # what bandwidths suggested and did not help
@@ -73,24 +77,33 @@ class Tuner:
     def _watch(self) -> Decision | None:
         if len(self._first) < REFERENCE:
             self._first.append(self._seen[-1])
+        self._shortest = min(self._shortest, self._seen[-1].seconds)
         del self._seen[:-RECENT]
         if len(self._seen) < RECENT:
             return None
-        link, (pace, faster) = self._link_changed(), self._pace_changed()
+        rates = _together(self._seen).rates
+        seen = relative(rates)
+        link, (pace, faster) = self._link_changed(seen), self._pace_changed()
         changed = pace or link
         shares = self.shares
         if _same(shares, self._even):
-            shares = quicktune(_together(self._seen).rates, self._groups)
+            if seen.min() < ALIKE:
+                shares = quicktune(rates, self._groups)
             if not changed and _same(shares, self._refused):
                 return None
-        elif link or faster:  # slower alone may be anything
+        elif link or faster:
             shares = self._even
+        else:  # slower alone may be anything, and is no reason to forget how fast rounds were
+            changed = ""
         if not changed and _same(shares, self.shares):
             return None
         self._fine = 0
         self._offences = {}
         # Not the oldest of the rounds: the change may have come in the middle of it.
-        self._tried = [_Trial(self.shares, _together(self._seen[1:]), "what was")]
+        was = _together(self._seen[1:])
+        if was.seconds < CHANGED * self._shortest:  # late ones must not make the trial look good
+            was = replace(was, seconds=self._shortest)
+        self._tried = [_Trial(self.shares, was, "what was")]
         if _same(shares, self.shares):
             return self._settle(f"{changed}, but no rank's link stands out")
         return self._try(shares, changed or "links differ")
@@ -107,13 +120,18 @@ class Tuner:
             return "", False
         return f"a round took {format_seconds(before)} and takes {format_seconds(now)}", now < before
 
-    def _link_changed(self) -> str:
+    def _link_changed(self, seen: Floats) -> str:
         """In words, if a rank's link carries something else than after the last decision."""
         if len(self._first) < REFERENCE:
             return ""
-        then, now = (np.maximum(relative(_together(sights).rates), LEAST) for sights in (self._first, self._seen))
-        rank = int(np.argmax(np.abs(np.log(now / then))))
-        if max(now[rank] / then[rank], then[rank] / now[rank]) < LINK_CHANGED:
+        if self._then is None:
+            self._then = np.maximum(relative(_together(self._first).rates), LEAST)
+        then, now = self._then, np.maximum(seen, LEAST)
+        back = (np.array(self.shares) < 0.9 / len(self.shares)) & (now >= ALIKE)
+        enough = np.where(back, LINK_BACK, np.where(now < then, LINK_CHANGED, np.inf))
+        beyond = np.exp(np.abs(np.log(now / then))) / enough
+        rank = int(np.argmax(beyond))
+        if beyond[rank] < 1:
             return ""
         return f"rank {rank}'s link carried {then[rank]:.0%} of what the fast ones did, and carries {now[rank]:.0%}"
 
@@ -170,7 +188,7 @@ class Tuner:
         kept = self._tried[-1].shares
         times = ", ".join(f"{t.what} {format_seconds(t.sight.seconds)}" for t in self._tried)
         reason = f"{why}{'; ' if why else ''}keeps {_words(kept)} ({times} a round)"
-        self._tried, self._first = [], []
+        self._tried, self._first, self._then, self._shortest = [], [], None, math.inf
         if _same(kept, self.shares):
             self._seen = []
             return Decision(shares=None, reason=reason)

@@ -42,9 +42,9 @@ class Formula:
             late = float(self._random.exponential(self._noise)) + (self._random.random() < self._lost) * 0.5
             seconds = float(needed.max()) * (1 + late)
             self.times.append(seconds)
-            # A link that has less to do than others is in use longer than it needs, but not for the whole round.
-            used = needed + self._random.uniform(0.0, 0.3, NODES) * (needed.max() - needed)
-            used = np.maximum.outer(used, used) * self._random.uniform(0.8, 1.2, (NODES, NODES))
+            # All streams of the link that everyone waits for share it all the time; those of others, hardly ever.
+            used = needed * (1 + (NODES - 2) * (needed / needed.max()) ** 3)
+            used = np.maximum.outer(used, used) * self._random.uniform(0.7, 1.3, (NODES, NODES))
             rates = traffic(self.tuner.shares) / used
             self._told = Sight(seconds=seconds, rates=rates, trips=np.full(NODES, 1e-3))
 
@@ -74,6 +74,47 @@ def test_a_steady_network_is_left_alone(seed: int) -> None:
     network.run(300)
     assert all(decision.shares is None for decision in network.decisions), "late rounds move nothing"
     assert len(network.decisions) < 15
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rank_that_is_seen_a_little_slower_than_the_others_keeps_its_share(seed: int) -> None:
+    """In a lab of equal links rank 0 was seen at 0.57 to 1 of the others, and some rounds wait for a lost packet."""
+    tuner, random = Tuner(even(NODES), groups=None, traffic=traffic), np.random.default_rng(seed)
+    for _ in range(300):
+        rates = random.uniform(0.9, 1.1, (NODES, NODES))
+        rates[:, 0] *= random.uniform(0.57, 1.0)
+        seconds = 1.3 if random.random() < 0.15 else random.uniform(1.0, 1.05)
+        decision = tuner.observe(Sight(seconds=seconds, rates=rates, trips=np.zeros(NODES)))
+        assert decision is None or decision.shares is None
+
+
+def test_a_trial_amid_late_rounds_is_measured_by_the_best_of_those_before() -> None:
+    tuner = Tuner(even(NODES), groups=None, traffic=traffic)
+    alike = np.ones((NODES, NODES))
+    slow = alike.copy()
+    slow[:, 0] = 0.4
+    made = [
+        tuner.observe(Sight(seconds=seconds, rates=rates, trips=np.zeros(NODES)))
+        for seconds, rates in [(1.0, alike)] * 10 + [(1.15, slow)] * 2 + [(1.1, slow)] * 5
+    ]
+    tried, kept = [decision for decision in made if decision is not None]
+    assert tried.shares is not None
+    assert tried.shares[0] < 1 / NODES
+    assert kept.shares == even(NODES), "1.1 s are less than the last rounds' 1.15, but more than 1 s"
+
+
+def test_a_slow_rank_that_is_seen_a_little_better_is_not_tried_again() -> None:
+    network = Formula(lost=0.0)
+    network.speed[7] = 0.4
+    network.run(25)
+    shares, made = network.tuner.shares, len(network.decisions)
+    assert shares[7] == 0.0
+    for _ in range(20):  # seen at 0.2 of the others, now at 0.4, as happens; even shares would cost twice the time
+        rates = traffic(shares)
+        rates[7] *= 0.8  # of the half that it has to send
+        rates[:, 7] *= 0.8
+        assert network.tuner.observe(Sight(seconds=2.5, rates=rates, trips=np.full(NODES, 1e-3))) is None
+    assert len(network.decisions) == made
 
 
 def test_late_rounds_now_and_then_change_nothing() -> None:
