@@ -9,6 +9,7 @@ import numpy as np
 from dovetail.network.collective import Prices, algorithm_name, cost_model
 from dovetail.network.matrix import ProbeMatrix
 from dovetail.network.rank_order import rank_order
+from dovetail.network.uplinks import without_chance
 from dovetail.units import format_seconds
 
 RANDOM_ORDERS = 1000
@@ -47,6 +48,7 @@ def best_ranking(
 ) -> RankOrder:
     """Search the order of the matrix's hosts that makes the collective cheapest, and price the others."""
     name = algorithm_name(algorithm)
+    matrix = without_chance(matrix)
     order = rank_order(matrix, name, size=size, base=base, time_limit=time_limit, seed=seed)
     count, rng = len(order), np.random.default_rng(seed)
     tried = np.array([order, range(count), *(rng.permutation(count) for _ in range(RANDOM_ORDERS))], dtype=np.intp)
