@@ -23,6 +23,8 @@ AGGREGATION = "ring"  # the least work for a core; large buckets do not feel its
 MEETING = 60.0  # seconds that the engine's opening may take; torch's own rendezvous has just succeeded
 MOST_KINDS = 256  # sizes the engine keeps a channel for; a script with more has its others reduced by Gloo
 
+_SUM, _AVG, _STRIDED = dist.ReduceOp.SUM, dist.ReduceOp.AVG, torch.strided
+
 
 class DovetailGroup(dist.ProcessGroup):
     """Everything torch asks of a group; the choice of engine depends only on what is equal on all ranks."""
@@ -32,7 +34,8 @@ class DovetailGroup(dist.ProcessGroup):
         self._plain = plain  # torch's own backends; also our own default, for what we do not override
         self._reducer = reducer  # None in a group of one
         self.reduced = 0  # calls that the engine ran
-        self._kinds: set[tuple[torch.dtype, int, bool]] = set()
+        self._world = plain.size()
+        self._kinds: set[tuple[torch.dtype, int, int]] = set()
         if reducer is not None:
             weakref.finalize(self, reducer.close)
 
@@ -45,15 +48,17 @@ class DovetailGroup(dist.ProcessGroup):
         """The sum or mean over all ranks, in place."""
         given = tensors if isinstance(tensors, list) else [tensors]
         asked = _options(opts if op is None else op, timeout)
-        if self._ours(given, asked.reduceOp):
-            return self._reduce(given, asked.reduceOp)
+        divisor = self._divisor(given, asked.reduceOp)
+        if divisor:
+            return self._reduce(given, divisor)
         return self._watch(self._plain.allreduce(given, asked), given)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Several tensors as one."""
         asked = opts or dist.AllreduceCoalescedOptions()
-        if self._ours(tensors, asked.reduceOp):
-            return self._reduce(tensors, asked.reduceOp)
+        divisor = self._divisor(tensors, asked.reduceOp)
+        if divisor:
+            return self._reduce(tensors, divisor)
         return self._watch(self._plain.allreduce_coalesced(tensors, asked), tensors)
 
     def shutdown(self) -> None:
@@ -62,30 +67,30 @@ class DovetailGroup(dist.ProcessGroup):
             self._reducer.close()
         self._plain.shutdown()
 
-    def _reduce(self, tensors: list[torch.Tensor], op: Any) -> dist.Work:
+    def _reduce(self, tensors: list[torch.Tensor], divisor: int) -> dist.Work:
         assert self._reducer is not None
         self.reduced += 1
-        call = Call(tensors, self.size() if op == dist.ReduceOp.AVG else 1)
+        call = Call(tensors, divisor)
         self._reducer.submit(call)
         return ReduceWork(call, tensors)
 
-    def _ours(self, tensors: list[torch.Tensor], op: Any) -> bool:
+    def _divisor(self, tensors: list[torch.Tensor], op: Any) -> int:
+        """What the engine divides sums by; 0 = this is not for the engine."""
         # torch's operation knows its kinds, but not the other way round: it must stand on the left.
-        if self._reducer is None or not tensors or not (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG):
-            return False
+        divisor = 1 if op == _SUM else self._world if op == _AVG else 0
+        if not divisor or self._reducer is None or not tensors:
+            return 0
         dtype, count = tensors[0].dtype, 0
-        if dtype not in DTYPES:
-            return False
         for tensor in tensors:
-            if tensor.dtype != dtype or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-                return False
+            if tensor.dtype != dtype or not tensor.is_cpu or tensor.layout is not _STRIDED:
+                return 0
             count += tensor.numel()
-        kind = (dtype, count, op == dist.ReduceOp.AVG)
+        kind = (dtype, count, divisor)
         if kind not in self._kinds:
-            if len(self._kinds) == MOST_KINDS:
-                return False
+            if dtype not in DTYPES or len(self._kinds) == MOST_KINDS:
+                return 0
             self._kinds.add(kind)
-        return True
+        return divisor
 
     def _watch(self, work: dist.Work, args: Any) -> dist.Work:
         # What runs on a GPU must not be waited for in slices: there a wait is an order to the stream.

@@ -30,7 +30,8 @@ class Reducer:
 
     def __init__(self, open_session: Callable[[], Session], *, name: str) -> None:
         self._open_session = open_session
-        self._turn = threading.Condition()
+        self._lock = threading.RLock()
+        self._turn = threading.Condition(self._lock)
         self._queued: deque[Call] = deque()  # not with the engine yet, or not whole
         self._flying: deque[tuple[Call, Pending]] = deque()  # pieces, in the order of issue
         self._recent: dict[Kind, deque[Pending]] = {}  # what occupies the engine's channels of a kind
@@ -38,6 +39,7 @@ class Reducer:
         self._calls: Collectives | None = None
         self._broken: DovetailError | None = None
         self._closing = False
+        self._idle = False  # the thread that leads waits for calls alone, since the engine has no more news
         self._calling = 0  # threads that may be in a callback of the caller's
         self._name = name
         with self._turn:  # the thread looks who leads
@@ -47,19 +49,20 @@ class Reducer:
 
     def submit(self, call: Call) -> None:
         """Take the call; returns at once."""
-        with self._turn:
+        with self._lock:
             broken = self._broken
             if broken is None:
                 self._queued.append(call)
-                much = call.buffer.nbytes >= MUCH
+                much = call.nbytes >= MUCH
                 if self._calling or not (much or self._queued[0] is not call):
                     self._issue_queued()
-                if self._session is not None and (much or call.buffer.nbytes == 0):  # of nothing there is no news
+                if self._session is not None and (much or call.nbytes == 0):  # of nothing there is no news
                     self._session.nudge()
-                self._turn.notify()
-            if threading.current_thread() is self._leader:
-                # A callback that starts a call may also wait for it: somebody else must complete it.
-                self._leader = self._start(self._lead)
+                if self._idle:
+                    self._turn.notify()
+                if self._calling and threading.current_thread() is self._leader:
+                    # A callback that starts a call may also wait for it: somebody else must complete it.
+                    self._leader = self._start(self._lead)
         if broken is not None:
             call.finish(broken)
 
@@ -117,7 +120,10 @@ class Reducer:
     def _issue_piece(self, call: Call, calls: Collectives) -> bool:
         """Whether there was room for the next piece."""
         size, start, data = call.pieces[call.given], call.given * PIECE, call.buffer
-        recent = self._recent.setdefault((size, data.dtype, call.divisor), deque(maxlen=IN_FLIGHT))
+        kind = (size, data.dtype, call.divisor)
+        recent = self._recent.get(kind)
+        if recent is None:
+            recent = self._recent[kind] = deque(maxlen=IN_FLIGHT)
         if len(recent) == IN_FLIGHT and not recent[0].done():
             return False
         pending = calls.all_reduce(data.data_ptr() + start, size, DTYPES[data.dtype], divisor=call.divisor)
@@ -153,6 +159,7 @@ class Reducer:
         while True:
             with self._turn:
                 while not (alive or self._flying or self._queued or self._closing):
+                    self._idle = True
                     self._turn.wait()
                 if self._closing or self._leader is not me:
                     return

@@ -21,31 +21,36 @@ _ENDLESS = timedelta(0)  # torch's word for "no limit"
 
 
 class Call:
-    """One reduction: one buffer, handed to the engine in pieces, completed once, by whichever thread sees it first."""
+    """One reduction: one buffer, handed to the engine in pieces, completed once, by whichever thread sees it first.
+
+    Made in the middle of a backward pass, with nothing that is needed only by those who wait.
+    """
 
     __slots__ = (
         "_error",
         "_finished",
         "_future",
-        "_given",
         "_lock",
         "_pending",
         "_targets",
+        "_waiter",
         "buffer",
         "divisor",
+        "nbytes",
         "pieces",
     )
 
     def __init__(self, tensors: list[torch.Tensor], divisor: int) -> None:
-        first = tensors[0].detach()
+        first = tensors[0].detach()  # keeps the memory, whatever happens to the caller's tensor
         whole = len(tensors) == 1 and first.is_contiguous()
         self._targets = [] if whole else tensors  # what the result is copied back to
         self.buffer = first if whole else torch.cat([t.detach().reshape(-1) for t in tensors])
         self.divisor = divisor
-        size = self.buffer.nbytes
-        self.pieces = [min(PIECE, size - start) for start in range(0, size, PIECE)] or [0]  # bytes
+        self.nbytes = size = self.buffer.nbytes
+        # In bytes; one of nothing, too.
+        self.pieces = [size] if size <= PIECE else [min(PIECE, size - start) for start in range(0, size, PIECE)]
         self._lock = threading.Lock()
-        self._given = threading.Event()  # the engine has all pieces, or never will
+        self._waiter: threading.Event | None = None  # for who waits before the engine has all pieces
         self._pending: list[Pending] = []
         self._error: Exception | None = None
         self._finished = False
@@ -58,26 +63,36 @@ class Call:
 
     def give(self, pending: Pending) -> None:
         """The engine has the next piece."""
-        self._pending.append(pending)
-        if len(self._pending) == len(self.pieces):
-            self._given.set()
+        with self._lock:
+            self._pending.append(pending)
+            waiter = self._waiter if self._is_given else None
+        if waiter is not None:
+            waiter.set()
+
+    @property
+    def _is_given(self) -> bool:
+        return len(self._pending) == len(self.pieces)
 
     @property
     def last(self) -> Pending | None:
         """The piece that completes the call, when the engine has it."""
-        return self._pending[-1] if self._given.is_set() and self._pending else None
+        return self._pending[-1] if self._is_given else None
 
     def done(self) -> bool:
         """Whether `wait` would return at once, or raise."""
         try:
-            return self._finished or (self._given.is_set() and all(p.done() for p in self._pending))
+            return self._finished or (self._is_given and all(p.done() for p in self._pending))
         except DovetailError:
             return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return when the result is in place; False after `timeout` seconds, PeerLost when it never will be."""
         end = None if timeout is None else time.monotonic() + timeout
-        if not self._given.wait(timeout):
+        waiter = None
+        with self._lock:
+            if not self._is_given and not self._finished:
+                waiter = self._waiter = self._waiter or threading.Event()
+        if waiter is not None and not waiter.wait(timeout):
             return False
         try:
             for pending in () if self._finished else self._pending:
@@ -102,8 +117,9 @@ class Call:
                     target.detach().copy_(self.buffer[offset : offset + target.numel()].view(target.shape))
                     offset += target.numel()
             self._finished = True
-            future = self._future
-        self._given.set()
+            future, waiter = self._future, self._waiter
+        if waiter is not None:
+            waiter.set()
         if future is not None:
             future.set_result(None)
 

@@ -171,7 +171,9 @@ class Collectives:
 
     def _next_channel(self, kind: Kind, pieces: int) -> _Channel:
         """The kind's channels in turn, each opened at its first use; free when it returns."""
-        used = self._kinds.setdefault(kind, _Used([], kind.nbytes * pieces))
+        used = self._kinds.get(kind)
+        if used is None:
+            used = self._kinds[kind] = _Used([], kind.nbytes * pieces)
         self._kinds.move_to_end(kind)
         number = used.calls % IN_FLIGHT
         used.calls += 1
