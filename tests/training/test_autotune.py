@@ -33,7 +33,7 @@ def restless(rank: int, size: int) -> dict[str, Any]:
     def make(model: torch.nn.Module) -> torch.optim.Optimizer:
         return OPTIMIZERS["sgd"](model.parameters())
 
-    # Every round counts as a change, and every other try suggests something else: more moves than any network makes.
+    # Nearly every round counts as a change, and tries suggest something else: more moves than any network makes.
     machine.CHANGED, machine.REFERENCE, machine.GAIN, machine.ALIKE = 1.0, 1, 100.0, 2.0
     turns = iter(range(1000))
     machine.quicktune = lambda rates, groups: tuple((0.4, 0.3, 0.3, 0.0)[(i + next(turns) // 4) % 4] for i in range(4))

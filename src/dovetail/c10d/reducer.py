@@ -21,6 +21,7 @@ SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wak
 # cores are few on the caller's, and the caller has a backward pass to go on with.
 MUCH = 4 << 20
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
+_DESTROYED = "the process group was destroyed while an all_reduce was under way"
 
 Kind = tuple[int, torch.dtype, int]
 
@@ -39,7 +40,7 @@ class Reducer:
         self._calls: Collectives | None = None
         self._broken: DovetailError | None = None
         self._closing = False
-        self._idle = False  # the thread that leads waits for calls alone, since the engine has no more news
+        self._silent = False  # the engine has no more news: the thread that leads waits for calls alone
         self._calling = 0  # threads that may be in a callback of the caller's
         self._name = name
         with self._turn:  # the thread looks who leads
@@ -49,22 +50,24 @@ class Reducer:
 
     def submit(self, call: Call) -> None:
         """Take the call; returns at once."""
+        failed: list[tuple[Call, DovetailError]] = []
         with self._lock:
-            broken = self._broken
-            if broken is None:
+            broken = self._broken or (Misuse(_DESTROYED) if self._closing else None)
+            if broken is not None:
+                failed = [(call, broken)]
+            else:
                 self._queued.append(call)
                 much = call.nbytes >= MUCH
                 if self._calling or not (much or self._queued[0] is not call):
-                    self._issue_queued()
+                    failed = self._issue_queued()
                 if self._session is not None and (much or call.nbytes == 0):  # of nothing there is no news
                     self._session.nudge()
-                if self._idle:
-                    self._turn.notify()
+                if self._silent:
+                    self._turn.notify_all()
                 if self._calling and threading.current_thread() is self._leader:
                     # A callback that starts a call may also wait for it: somebody else must complete it.
                     self._leader = self._start(self._lead)
-        if broken is not None:
-            call.finish(broken)
+        self._fail(failed)
 
     def loss(self, within: float = 0.0) -> DovetailError | None:
         """What ended the job, if something did; a connection that has just broken is told within a moment."""
@@ -101,8 +104,12 @@ class Reducer:
         thread.start()
         return thread
 
-    def _issue_queued(self) -> None:
-        """Give the engine what it can take without waiting; strictly in order, as on every other rank."""
+    def _issue_queued(self) -> list[tuple[Call, DovetailError]]:
+        """Give the engine what it can take without waiting; strictly in order, as on every other rank.
+
+        Returns what it refused. That is for `_fail`, without the lock: a callback may start a call and wait for it.
+        """
+        failed: list[tuple[Call, DovetailError]] = []
         while self._queued and self._calls is not None and not self._closing:
             call = self._queued[0]
             try:
@@ -110,12 +117,27 @@ class Reducer:
                     if call.given == len(call.pieces):
                         break
                 else:
-                    return
+                    break
             except DovetailError as error:
-                call.finish(error)
+                failed.append((call, error))
             except Exception as error:  # whatever it was, the thread that completes calls must go on
-                call.finish(DovetailError(f"the engine did not take a call: {type(error).__name__}: {error}"))
+                failed.append((call, DovetailError(f"the engine did not take a call: {type(error).__name__}: {error}")))
             self._queued.popleft()
+        return failed
+
+    def _fail(self, failed: list[tuple[Call, DovetailError]]) -> None:
+        for call, error in failed:
+            self._finish(call, error)
+
+    def _finish(self, call: Call, error: DovetailError | None) -> None:
+        """Complete the call; what its callbacks start meanwhile does not wait for the thread that leads."""
+        with self._lock:
+            self._calling += 1
+        try:
+            call.finish(error)
+        finally:
+            with self._lock:
+                self._calling -= 1
 
     def _issue_piece(self, call: Call, calls: Collectives) -> bool:
         """Whether there was room for the next piece."""
@@ -158,13 +180,15 @@ class Reducer:
         assert session is not None
         while True:
             with self._turn:
-                while not (alive or self._flying or self._queued or self._closing):
-                    self._idle = True
+                while not (alive or self._flying or self._queued or self._closing or self._leader is not me):
                     self._turn.wait()
                 if self._closing or self._leader is not me:
                     return
-                self._issue_queued()
+                failed = self._issue_queued()
                 oldest = self._flying[0] if self._flying else None
+            if failed:
+                self._fail(failed)
+                continue
             if oldest is not None and self._complete(*oldest):
                 continue
             # Not for the oldest call alone: whoever submits would have to wake this thread first.
@@ -172,6 +196,8 @@ class Reducer:
                 seen = session.news(seen, timeout=SLICE)
             except DovetailError:
                 alive = False
+                with self._lock:
+                    self._silent = True
 
     def _complete(self, call: Call, pending: Pending) -> bool:
         """Whether it was there, and is done with."""
@@ -182,20 +208,14 @@ class Reducer:
         except DovetailError as lost:
             ended, error = True, lost
         if error is not None or (ended and pending is call.last):
-            with self._turn:
-                self._calling += 1
-            try:
-                call.finish(error)
-            finally:
-                with self._turn:
-                    self._calling -= 1
+            self._finish(call, error)
         with self._turn:
             if ended and self._flying and self._flying[0] == (call, pending):
                 self._flying.popleft()
         return ended
 
     def _drop_all(self) -> None:
-        reason = self._broken or Misuse("the process group was destroyed while an all_reduce was under way")
+        reason = self._broken or Misuse(_DESTROYED)
         with self._turn:
             dropped = (*self._queued, *(call for call, _ in self._flying))
             self._queued.clear()

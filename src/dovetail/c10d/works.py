@@ -41,7 +41,7 @@ class Call:
     )
 
     def __init__(self, tensors: list[torch.Tensor], divisor: int) -> None:
-        first = tensors[0].detach()  # keeps the memory, whatever happens to the caller's tensor
+        first = tensors[0].detach()  # keeps the memory, should the caller's tensor get another
         whole = len(tensors) == 1 and first.is_contiguous()
         self._targets = [] if whole else tensors  # what the result is copied back to
         self.buffer = first if whole else torch.cat([t.detach().reshape(-1) for t in tensors])

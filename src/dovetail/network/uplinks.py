@@ -17,7 +17,7 @@ def without_chance(matrix: ProbeMatrix) -> ProbeMatrix:
     """The matrix in which all pairs of two racks have what is usual between these racks, where racks are beyond doubt.
 
     A pair within a rack has its links to itself, but pairs of different racks share an uplink with whoever is probed at
-    the same time: two to four of them by chance.
+    the same time, and how many these are is chance.
     """
     if not matrix.bandwidth:
         return matrix
@@ -33,21 +33,22 @@ def without_chance(matrix: ProbeMatrix) -> ProbeMatrix:
 
 
 def racks_beyond_doubt(bandwidth: Floats) -> NDArray[np.intp] | None:
-    """A number for each host, equal for those whose bandwidth is on the thick side of the widest gap; None = no racks.
+    """A number for each host, equal for those in one rack; None = no racks, or doubt.
 
-    All pairs within a rack must be thicker than all pairs between racks, and no rack may be a single host.
+    All pairs within racks must be thicker than all pairs between them, by the widest gap at which that holds, and no
+    rack may be a single host.
     """
     count = len(bandwidth)
     values = np.sort(bandwidth[~np.eye(count, dtype=bool)])
-    if len(values) < 2 or not values[0] > 0:
+    if len(values) < 2 or not values[0] > 0 or not np.isfinite(values[-1]):
         return None
     ratios = values[1:] / values[:-1]
-    widest = int(np.argmax(ratios))
-    if ratios[widest] < APART:
-        return None
-    near = bandwidth >= values[widest + 1]
-    np.fill_diagonal(near, True)
-    _, racks = np.unique(near, axis=0, return_inverse=True)
-    if not np.array_equal(near, racks[:, None] == racks[None]) or np.bincount(racks).min() < 2:
-        return None
-    return racks
+    for gap in np.argsort(-ratios, kind="stable"):
+        if ratios[gap] < APART:
+            break
+        near = bandwidth >= values[gap + 1]
+        np.fill_diagonal(near, True)
+        racks = np.unique(near, axis=0, return_inverse=True)[1].reshape(-1)
+        if np.array_equal(near, racks[:, None] == racks[None]) and np.bincount(racks).min() > 1:
+            return racks
+    return None

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 Shares = tuple[float, ...]
 
 # A node seen with this share of the fast nodes' bandwidth is as fast as they are. Kernels measure roughly: alike links
-# are seen at 0.6 to 1 of each other. But a link at 75 % is seen at 0.1 to 0.3 where all wait for it: its own streams
+# are seen at 0.57 to 1 of each other. But a link at 75 % is seen at 0.1 to 0.3 where all wait for it: its own streams
 # share it all the time, the others' hardly ever.
 ALIKE = 0.5
 LOAD, TIME = 0.5, 0.5  # beta and gamma: how much bytes and how much seconds count for blame
@@ -44,11 +44,19 @@ def relative(rates: Floats) -> Floats:
     """
     count = len(rates)
     peers = ~np.eye(count, dtype=bool)
-    both = np.median([rates[peers].reshape(count, -1), rates.T[peers].reshape(count, -1)], axis=2).min(axis=0)
-    fast = float(np.percentile(both, 75))
-    if not fast > 0:
-        return np.ones(count)
-    return np.asarray(np.minimum(both / fast, 1.0))
+    ways = np.stack([rates[peers].reshape(count, -1), rates.T[peers].reshape(count, -1)])
+    if not (ways > 0).all():
+        return _relative_of_some(ways)
+    both = np.median(ways, axis=2).min(axis=0)
+    return np.asarray(np.minimum(both / np.percentile(both, 75), 1.0))
+
+
+def _relative_of_some(ways: Floats) -> Floats:
+    """Where not all pairs exchange anything, as in two levels: those that do tell; who has none counts as fast."""
+    both = np.array([[np.median(row[row > 0]) if (row > 0).any() else np.inf for row in way] for way in ways])
+    least = both.min(axis=0)
+    known = least[np.isfinite(least)]
+    return np.asarray(np.minimum(least / np.percentile(known, 75), 1.0)) if len(known) else np.ones(len(least))
 
 
 def speeds(rates: Floats) -> Floats:
@@ -63,7 +71,7 @@ def fill(speed: Sequence[float] | Floats, *, extra: float) -> Floats:
     In proportion to speed alone a slow node would master too much, since that one time already takes it long.
     """
     found = np.asarray(speed, dtype=np.float64)
-    if extra <= 0:
+    if extra <= 0 or not found.max() > 0:
         return np.full(len(found), 1 / len(found))
     fastest_first = -np.sort(-found)
     # If the k fastest master everything, they are ready at (k + extra) / the sum of their speeds.

@@ -17,8 +17,9 @@ from dovetail.plan.tuning import ALIKE, Floats, Shares, Sight, blames, even, fin
 from dovetail.units import format_seconds
 
 CHANGED = 1.2  # times faster or slower than before: the trigger
-LINK_CHANGED = 2.0  # times what a rank's link carried before, relative to the fast ones: likewise
-LINK_BACK = 1.5  # likewise, of a rank that masters less than others and is as fast as they are again
+LINK_CHANGED = 2.0  # times less than a rank's link carried before, relative to the fast ones: likewise
+LINK_BACK = 1.5  # times more, of a rank that masters less than others and is as fast as they are again
+SPARED = 0.9  # of an even share: who masters less than that
 LEAST = 0.01  # of the fast ones; what is below it is not compared
 REFERENCE = 5  # rounds that say how fast training is
 RECENT = 3  # rounds that say how fast it is now, and what links carry
@@ -56,9 +57,9 @@ class Tuner:
         self._groups = groups
         self._traffic = traffic
         self._first: list[Sight] = []  # the first rounds since the last decision
-        self._then: Floats | None = None  # what links were seen to carry in them, once they are complete
+        self._links_then: Floats | None = None  # what links were seen to carry in them, once they are complete
         self._seen: list[Sight] = []  # the last ones
-        self._shortest = math.inf  # of all rounds since then
+        self._shortest = math.inf  # of all rounds since the last decision
         self._stale = STALE  # the first rounds allocate
         self._tried: list[_Trial] = []  # empty: watching; else what was, what was better, and so on
         self._refused = shares  # what bandwidths suggested and did not help
@@ -124,12 +125,12 @@ class Tuner:
         """In words, if a rank's link carries something else than after the last decision."""
         if len(self._first) < REFERENCE:
             return ""
-        if self._then is None:
-            self._then = np.maximum(relative(_together(self._first).rates), LEAST)
-        then, now = self._then, np.maximum(seen, LEAST)
-        back = (np.array(self.shares) < 0.9 / len(self.shares)) & (now >= ALIKE)
-        enough = np.where(back, LINK_BACK, np.where(now < then, LINK_CHANGED, np.inf))
-        beyond = np.exp(np.abs(np.log(now / then))) / enough
+        if self._links_then is None:
+            self._links_then = np.maximum(relative(_together(self._first).rates), LEAST)
+        then, now = self._links_then, np.maximum(seen, LEAST)
+        spared = np.array(self.shares) < SPARED / len(self.shares)
+        better = np.where(spared & (now >= ALIKE), now / then / LINK_BACK, 0.0)
+        beyond = np.maximum(better, then / now / LINK_CHANGED)
         rank = int(np.argmax(beyond))
         if beyond[rank] < 1:
             return ""
@@ -188,7 +189,7 @@ class Tuner:
         kept = self._tried[-1].shares
         times = ", ".join(f"{t.what} {format_seconds(t.sight.seconds)}" for t in self._tried)
         reason = f"{why}{'; ' if why else ''}keeps {_words(kept)} ({times} a round)"
-        self._tried, self._first, self._then, self._shortest = [], [], None, math.inf
+        self._tried, self._first, self._links_then, self._shortest = [], [], None, math.inf
         if _same(kept, self.shares):
             self._seen = []
             return Decision(shares=None, reason=reason)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.plan.tuning import Sight, blames, even, fill, finetune, quicktune, speeds
+from dovetail.plan.tuning import Sight, blames, even, fill, finetune, quicktune, relative, speeds
 
 
 def cost(weights: tuple[float, ...], speed: list[float], extra: float) -> float:
@@ -74,3 +74,21 @@ def test_the_slow_one_is_blamed_and_loses_more_each_time() -> None:
 def test_balanced_blame_moves_nothing() -> None:
     traffic = np.full((4, 4), 1e6) - 1e6 * np.eye(4)
     assert finetune(even(4), blames(sight(rates([1.0] * 4)), traffic), 0) is None
+
+
+def test_pairs_that_never_talk_say_nothing_about_a_link() -> None:
+    """In two levels most pairs exchange nothing: here groups of 12 and 4, with four pairs between them."""
+    group = np.array([0] * 12 + [1] * 4)
+    rates = np.where(group[:, None] == group[None], 1.0, 0.0)
+    for member in range(4):
+        rates[member, 12 + member] = rates[12 + member, member] = 0.9
+    assert relative(rates).min() > 0.8
+    shares = quicktune(rates, (tuple(range(12)), tuple(range(12, 16))))
+    assert shares == pytest.approx([1 / 16] * 16)
+    rates[15] *= 0.2
+    assert relative(rates)[15] < 0.3
+    assert relative(rates)[:15].min() > 0.8
+
+
+def test_without_any_traffic_all_are_alike() -> None:
+    assert relative(np.zeros((4, 4))).tolist() == [1.0] * 4

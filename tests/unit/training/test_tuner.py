@@ -117,6 +117,58 @@ def test_a_slow_rank_that_is_seen_a_little_better_is_not_tried_again() -> None:
     assert len(network.decisions) == made
 
 
+def spared(*, seen: float) -> Tuner:
+    """A tuner that has given rank 7 no work, and has since seen its link at this share of the fast ones'."""
+    network = Formula(lost=0.0)
+    network.speed[7] = 0.4
+    network.run(25)
+    assert network.tuner.shares[7] == 0.0
+    for _ in range(8):  # what was there before the caller's own rounds, and what is still on its way
+        assert network.tuner.observe(sight(2.5, seen)) is None
+    return network.tuner
+
+
+def sight(seconds: float, last: float) -> Sight:
+    rates = np.ones((NODES, NODES))
+    rates[7] = rates[:, 7] = last
+    return Sight(seconds=seconds, rates=rates, trips=np.full(NODES, 1e-3))
+
+
+def test_a_link_that_comes_back_is_tried_though_rounds_are_no_faster() -> None:
+    tuner = spared(seen=0.2)
+    made = [tuner.observe(sight(2.5, 0.8)) for _ in range(3)]
+    said = [decision.reason for decision in made if decision is not None]
+    assert len(said) == 1
+    assert "rank 7's link" in said[0]
+    assert tuner.shares == even(NODES)
+
+
+def test_a_link_that_halves_is_a_change_even_at_the_same_pace() -> None:
+    tuner = Tuner(even(NODES), groups=None, traffic=traffic)
+    made = [tuner.observe(sight(1.0, 1.0 if number < 15 else 0.45)) for number in range(20)]
+    said = [decision.reason for decision in made if decision is not None]
+    assert len(said) == 1
+    assert said[0].startswith("rank 7's link carried 100%")
+
+
+def test_a_link_with_less_work_that_is_seen_a_little_worse_is_no_change() -> None:
+    tuner = Tuner(tuple([0.75 / NODES] + [1.25 / NODES] + [1 / NODES] * 6), groups=None, traffic=traffic)
+    rates = np.ones((NODES, NODES))
+    worse = rates.copy()
+    worse[0] = worse[:, 0] = 0.6
+    for number in range(30):
+        seen = Sight(seconds=1.0, rates=rates if number < 15 else worse, trips=np.zeros(NODES))
+        assert tuner.observe(seen) is None
+
+
+def test_slow_rounds_under_uneven_shares_do_not_hide_that_they_become_fast_again() -> None:
+    tuner = spared(seen=0.2)
+    for seconds in [4.0] * 4 + [2.5] * 3:
+        assert tuner.observe(sight(seconds, 0.2)) is None
+    made = [tuner.observe(sight(1.9, 0.2)) for _ in range(3)]
+    assert any(decision is not None and "tries even shares" in decision.reason for decision in made)
+
+
 def test_late_rounds_now_and_then_change_nothing() -> None:
     tuner = Tuner(even(NODES), groups=None, traffic=traffic)
     for number in range(200):
