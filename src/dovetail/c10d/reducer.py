@@ -22,6 +22,7 @@ SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wak
 MUCH = 4 << 20
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 _DESTROYED = "the process group was destroyed while an all_reduce was under way"
+_ENDED = "an all_reduce was asked of a process group that had been destroyed; call init_process_group again before it"
 
 Kind = tuple[int, torch.dtype, int]
 
@@ -52,7 +53,7 @@ class Reducer:
         """Take the call; returns at once."""
         failed: list[tuple[Call, DovetailError]] = []
         with self._lock:
-            broken = self._broken or (Misuse(_DESTROYED) if self._closing else None)
+            broken = self._broken or (Misuse(_ENDED) if self._closing else None)
             if broken is not None:
                 failed = [(call, broken)]
             else:
