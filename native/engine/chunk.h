@@ -24,6 +24,7 @@ struct Slot {
   bool fetched = false;
   bool localPending = false;  // Our own gradient is still to be added.
   bool present = false;       // Some contribution was not absent.
+  bool begun = false;         // Its sum began here, and is not back yet.
   bool resultHere = false;
   bool finishQueued = false;
   bool valueIsCallers = false;  // `value` points into the caller's memory.

@@ -220,11 +220,13 @@ void Shard::partialArrived(Link& link, const Header& header, std::optional<Buffe
 }
 
 void Shard::resultArrived(const Header& header) {
-  Slot& slot = chunks_[header.chunk]->slots[header.iteration % 2];
+  Chunk& chunk = *chunks_[header.chunk];
+  Slot& slot = chunk.slots[header.iteration % 2];
   if (slot.iteration != header.iteration || slot.resultHere) return;
   slot.resultHere = true;
   slot.present = (header.flags & kAbsent) == 0;
-  chunks_[header.chunk]->finished = header.iteration;
+  chunk.finished = header.iteration;
+  cameBack(chunk, slot);
   advance(header.chunk, slot);
 }
 

@@ -123,6 +123,7 @@ void Shard::stop() {
   atWindow_.clear();
   atRelease_.clear();
   retired_.clear();
+  ahead_.clear();
   gets_.clear();
 }
 

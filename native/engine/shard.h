@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -114,6 +115,11 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   void sendAll(ChunkId id, Slot& slot, const std::vector<Node>& peers);
   std::byte* callersMemory(const Chunk& chunk, const Slot& slot) const;
 
+  // starts.cc: how far a collective may run ahead.
+  bool beginsHere(const Chunk& chunk) const;
+  bool mayBegin(ChunkId id, Slot& slot);  // False: it is begun when others have come back.
+  void cameBack(const Chunk& chunk, Slot& slot);
+
   // frames.cc: what arrives.
   std::byte* placeForPartial(Link& link, const Header& header);
   std::byte* placeForResult(const Header& header);
@@ -174,6 +180,11 @@ class Shard : public LinkOwner, public TurnListener {  // In a turn of its loop 
   std::array<Hypers, 4> hypers_;
   std::priority_queue<Ready> ready_;  // Sums that are complete: the receive side's priority queue.
   std::vector<std::pair<ChunkId, Iteration>> atWindow_, atRelease_;
+  struct Ahead {
+    int64_t bytes = 0;  // Of sums that have begun here and are not back.
+    std::deque<std::pair<ChunkId, Iteration>> waiting;
+  };
+  std::map<Priority, Ahead> ahead_;
   struct PendingGet {
     int ticket;
     std::byte* memory;

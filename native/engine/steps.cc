@@ -165,6 +165,7 @@ bool Shard::runStep(ChunkId id, Slot& slot, const Step& step) {
       return addLocal(chunk, slot) || !slot.localPending || endsAtOurs(chunk);
     }
     case Op::Send:
+      if (!slot.resultHere && !mayBegin(id, slot)) return false;
       if (!slot.resultHere) {  // A partial sum, or our own gradient alone.
         if (slot.sum == SumState::Empty) {
           slot.value = slot.local;

@@ -159,6 +159,12 @@ def point_to_point(rank: int, size: int) -> Any:
         seen.append([dist.recv(other), other])
     elif rank == 1:
         dist.send(mine(rank, 5), 0)
+    if rank == 0:
+        time.sleep(0.6)  # a partner that lets us wait is no error
+        dist.send(mine(rank, 5), 1)
+    elif rank == 1:
+        dist.recv(other, 0)
+        seen.append(other)
     listed: list[Any] = [None]
     if rank == 0:
         dist.send_object_list([{"to": 1}], dst=1)

@@ -49,6 +49,7 @@ def outlive(rank: int, size: int, first: str) -> dict[str, tuple[str, float]]:
         "backward": lambda: model(batch(rank, 0)[0]).sum().backward(),
         "gather": lambda: dist.all_gather_into_tensor(torch.zeros(size * 9), torch.ones(9)),
         "barrier": dist.barrier,
+        "receive": lambda: dist.recv(data, 0),
     }
     said: dict[str, tuple[str, float]] = {}
     for name in (first, *(name for name in calls if name != first)):
@@ -72,8 +73,12 @@ def test_survivors_of_a_kill_in_the_middle_of_training_name_the_rank() -> None:
 
 @pytest.mark.parametrize(
     ("sign", "first", "limit"),
-    [(signal.SIGKILL, "future", BOUND), (signal.SIGSTOP, "barrier", SILENCE + BOUND)],
-    ids=["killed", "silent"],
+    [
+        (signal.SIGKILL, "future", BOUND),
+        (signal.SIGKILL, "receive", BOUND),
+        (signal.SIGSTOP, "barrier", SILENCE + BOUND),
+        (signal.SIGSTOP, "receive", SILENCE + BOUND),
+    ],
 )
 def test_every_call_of_a_survivor_fails_and_names_the_rank(sign: signal.Signals, first: str, limit: float) -> None:
     with ranks(2, outlive, args=(first,)) as group:

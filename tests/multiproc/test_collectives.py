@@ -53,6 +53,65 @@ def test_more_calls_than_channels_may_be_under_way_and_a_rank_may_come_late(tmp_
     values(3, body)
 
 
+AHEAD = 2 << 20  # bytes that a rank may have under way, of sums that begin with it
+
+
+@pytest.mark.parametrize("aggregation", PATTERNS)
+def test_who_comes_early_waits_with_most_of_a_large_call_and_all_of_it_arrives(
+    aggregation: str, tmp_path: Path
+) -> None:
+    world, count = 3, 6_000_001
+    sums = [np.sum([mine(r, count, call) for r in range(world)], axis=0) for call in range(2)]
+
+    def body(rank: int) -> int:
+        with open_rank(str(tmp_path), rank, world, [4], aggregation=aggregation) as session:
+            calls = Collectives(session)
+            for call in range(2):
+                data = mine(rank, count, call)
+                calls.all_reduce(np.ones(1, np.float32).ctypes.data, 4, "f32").wait()  # all are here
+                before = session.counters()["bytes_sent"]
+                if rank == 1:
+                    time.sleep(0.4)
+                    early = 0
+                pending = calls.all_reduce(data.ctypes.data, data.nbytes, "f32")
+                if rank != 1:
+                    time.sleep(0.3)
+                    early = session.counters()["bytes_sent"] - before
+                assert pending.wait()
+                np.testing.assert_allclose(data, sums[call], rtol=1e-5, atol=1e-5)
+            return early
+
+    early = values(world, body)
+    # What begins at the other early rank is sent on, too; without a limit it would be a third of the tensor or more.
+    assert all(nbytes < 2.2 * AHEAD for nbytes in early), early
+    assert any(early), "nobody sent anything before the last had come"
+
+
+def test_an_urgent_call_does_not_wait_for_a_large_one_that_is_held_back(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        with open_rank(str(tmp_path), rank, 3, [4], aggregation="ring") as session:
+            calls = Collectives(session)
+            large, small = np.zeros(6_000_000, np.float32), np.zeros(6000, np.float32)
+
+            def reduce(data: Any, priority: int) -> Any:
+                return calls.all_reduce(data.ctypes.data, data.nbytes, "f32", priority=priority)
+
+            for _ in range(IN_FLIGHT):  # all channels are opened, in the same order everywhere
+                assert reduce(large, 5).wait()
+                assert reduce(small, -1).wait()
+            large[:] = small[:] = 1.0
+            if rank != 1:
+                slow = reduce(large, 5)
+                time.sleep(0.2)
+            assert reduce(small, -1).wait(10)
+            if rank == 1:  # it comes to the large one only now
+                slow = reduce(large, 5)
+            assert slow.wait()
+            assert small[0] == large[-1] == 3.0
+
+    values(3, body)
+
+
 @pytest.mark.parametrize("aggregation", PATTERNS)
 def test_broadcast_gives_everyone_the_roots_bytes(aggregation: str, tmp_path: Path) -> None:
     def body(rank: int) -> None:

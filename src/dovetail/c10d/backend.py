@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from dovetail.c10d.dtypes import DTYPES
 from dovetail.c10d.reducer import Reducer
-from dovetail.c10d.works import Call, ReduceWork, WatchedWork
+from dovetail.c10d.works import Call, ReduceWork, WatchedTransfer, WatchedWork
 from dovetail.engine.session import Options, Session
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput
@@ -92,11 +92,11 @@ class DovetailGroup(dist.ProcessGroup):
             self._kinds.add(kind)
         return divisor
 
-    def _watch(self, work: dist.Work, args: Any) -> dist.Work:
+    def _watch(self, work: dist.Work, args: Any, watched: type[WatchedWork] = WatchedWork) -> dist.Work:
         # What runs on a GPU must not be waited for in slices: there a wait is an order to the stream.
         if self._reducer is None or work is None or not _on_cpu(args):
             return work
-        return WatchedWork(work, self._reducer.loss)
+        return watched(work, self._reducer.loss)
 
 
 def _on_cpu(args: Any) -> bool:
@@ -112,9 +112,19 @@ def _tensors(args: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(arg)
 
 
+_TRANSFERS = ("send", "recv", "recv_anysource")
+
+
 def _on_plain(name: str) -> Callable[..., Any]:
+    watched = WatchedTransfer if name in _TRANSFERS else WatchedWork
+
     def run(self: DovetailGroup, *args: Any, **named: Any) -> Any:
-        return self._watch(getattr(self._plain, name)(*args, **named), (args, tuple(named.values())))
+        try:
+            work = getattr(self._plain, name)(*args, **named)
+        except RuntimeError as error:  # Gloo refuses at once to exchange anything with a peer that has gone
+            lost = self._reducer.loss(within=0.3) if self._reducer is not None else None
+            raise lost or error from None
+        return self._watch(work, (args, tuple(named.values())), watched)
 
     run.__name__ = name
     run.__doc__ = "As torch's own backend does it; ends when a peer is lost."
@@ -127,7 +137,7 @@ for _name in (
     "broadcast", "reduce", "allgather", "all_gather_single", "_allgather_base", "allgather_coalesced", "gather",
     "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced", "scatter", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base",
-    "alltoall", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource", "barrier",
+    "alltoall", "all_to_all_single", "alltoall_base", "barrier", *_TRANSFERS,
 ):  # fmt: skip
     if hasattr(dist.ProcessGroup, _name):  # names differ a little between versions of torch
         setattr(DovetailGroup, _name, _on_plain(_name))

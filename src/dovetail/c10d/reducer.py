@@ -17,9 +17,6 @@ from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
 SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wakes it
-# Bytes. What is larger is given to the engine by the thread that leads: the engine's own starts to work at once, where
-# cores are few on the caller's, and the caller has a backward pass to go on with.
-MUCH = 4 << 20
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 _DESTROYED = "the process group was destroyed while an all_reduce was under way"
 _ENDED = "an all_reduce was asked of a process group that had been destroyed; call init_process_group again before it"
@@ -58,10 +55,9 @@ class Reducer:
                 failed = [(call, broken)]
             else:
                 self._queued.append(call)
-                much = call.nbytes >= MUCH
-                if self._calling or not (much or self._queued[0] is not call):
+                if self._calling or self._queued[0] is call:
                     failed = self._issue_queued()
-                if self._session is not None and (much or call.nbytes == 0):  # of nothing there is no news
+                if self._session is not None and call.nbytes == 0:  # of nothing there is no news
                     self._session.nudge()
                 if self._silent:
                     self._turn.notify_all()

@@ -196,13 +196,16 @@ class WatchedWork(dist.Work):
         """As the inner work's, but looks every now and then whether a peer is gone."""
         end = time.monotonic() + timeout.total_seconds() if timeout else None
         while True:
+            # Looked at before: what ends while a slice of time runs out has not failed, and is asked once more.
+            ended = self._inner.is_completed()
             try:
                 return self._inner.wait(LOOK if end is None else min(LOOK, timeout))
             except RuntimeError as error:
-                lost = self._loss(1.0 if self._inner.is_completed() else 0.0)
+                lost = self._loss(1.0 if ended else 0.0)
                 if lost is not None:
                     raise lost from error
-                if self._inner.is_completed() or (end is not None and time.monotonic() >= end):
+                late = end is not None and time.monotonic() >= end and not self._inner.is_completed()
+                if ended or late:
                     raise
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -239,3 +242,31 @@ class WatchedWork(dist.Work):
 
     def synchronize(self) -> None:
         self.wait()
+
+
+class WatchedTransfer(WatchedWork):
+    """A send or receive of torch's own backend that ends when a peer is lost.
+
+    Gloo closes the connection when waiting for a transfer times out. So it is asked once, for as long as the caller
+    would wait, by a thread of its own: nothing else can look for lost peers meanwhile.
+    """
+
+    def wait(self, timeout: timedelta = _ENDLESS) -> bool:
+        """As the inner work's, but looks every now and then whether a peer is gone."""
+        ended = threading.Event()
+        outcome: list[bool | RuntimeError] = []
+
+        def ask() -> None:
+            try:
+                outcome.append(self._inner.wait(timeout))
+            except RuntimeError as error:
+                outcome.append(error)
+            ended.set()
+
+        threading.Thread(target=ask, name="dovetail transfer", daemon=True).start()
+        while not ended.wait(LOOK.total_seconds()):
+            if (lost := self._loss(0.0)) is not None:
+                raise lost
+        if isinstance(outcome[0], RuntimeError):
+            raise self._loss(1.0) or outcome[0]
+        return outcome[0]
