@@ -27,12 +27,18 @@ bool Shard::mayBegin(ChunkId id, Slot& slot) {
   const Chunk& chunk = *chunks_[id];
   if (slot.begun || !slot.present || !beginsHere(chunk)) return true;
   Ahead& ahead = ahead_[chunk.spec.push];  // One for each priority: nothing urgent waits for what is not.
-  const int64_t far = 2 * roundTrip(nowNs()) * kFarRate / kSecond;
-  // One that is larger than the limit must still go when none is under way, or it waits forever.
-  if (ahead.bytes > 0 && ahead.bytes + chunk.spec.nbytes > std::clamp(far, kAhead, kMostAhead)) {
-    ahead.waiting.emplace_back(id, slot.iteration);
+  const int64_t far = 2 * std::min(roundTrip(nowNs()), kSecond) * kFarRate / kSecond;
+  // In the order of the calls, which is the same on all ranks: two that let later ones pass each other's
+  // first would wait for each other. One that is larger than the limit must still go when none is under way.
+  const bool fits =
+      ahead.bytes == 0 || ahead.bytes + chunk.spec.nbytes <= std::clamp(far, kAhead, kMostAhead);
+  const std::pair entry(id, slot.iteration);
+  const bool first = !ahead.waiting.empty() && ahead.waiting.front() == entry;
+  if (!fits || !(first || ahead.waiting.empty())) {
+    if (!first) ahead.waiting.push_back(entry);
     return false;
   }
+  if (first) ahead.waiting.pop_front();
   ahead.bytes += chunk.spec.nbytes;
   slot.begun = true;
   return true;
@@ -44,15 +50,14 @@ void Shard::cameBack(const Chunk& chunk, Slot& slot) {
   ahead.bytes -= chunk.spec.nbytes;
   while (!failed_ && !ahead.waiting.empty()) {
     const auto [id, iteration] = ahead.waiting.front();
-    Slot& next = chunks_[id]->slots[iteration % 2];
-    ahead.waiting.pop_front();
-    const size_t left = ahead.waiting.size();
-    advance(id, next);
-    if (ahead.waiting.size() > left) {  // It has to wait on, and keeps its place.
-      ahead.waiting.push_front(ahead.waiting.back());
-      ahead.waiting.pop_back();
-      return;
+    Slot* next = chunks_[id] == nullptr ? nullptr : &chunks_[id]->slots[iteration % 2];
+    if (next == nullptr || next->iteration != iteration ||
+        next->resultHere) {  // Nobody waits for it any more.
+      ahead.waiting.pop_front();
+      continue;
     }
+    advance(id, *next);
+    if (!next->begun) return;  // There is no room yet.
   }
 }
 

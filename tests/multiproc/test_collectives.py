@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -60,31 +61,54 @@ AHEAD = 2 << 20  # bytes that a rank may have under way, of sums that begin with
 def test_who_comes_early_waits_with_most_of_a_large_call_and_all_of_it_arrives(
     aggregation: str, tmp_path: Path
 ) -> None:
-    world, count = 3, 6_000_001
+    world, count, late = 3, 6_000_001, 1
     sums = [np.sum([mine(r, count, call) for r in range(world)], axis=0) for call in range(2)]
+    measured = threading.Barrier(world)
 
-    def body(rank: int) -> int:
+    def body(rank: int) -> list[int]:
+        early = []
         with open_rank(str(tmp_path), rank, world, [4], aggregation=aggregation) as session:
             calls = Collectives(session)
             for call in range(2):
                 data = mine(rank, count, call)
                 calls.all_reduce(np.ones(1, np.float32).ctypes.data, 4, "f32").wait()  # all are here
                 before = session.counters()["bytes_sent"]
-                if rank == 1:
-                    time.sleep(0.4)
-                    early = 0
+                if rank == late:
+                    measured.wait(60)
                 pending = calls.all_reduce(data.ctypes.data, data.nbytes, "f32")
-                if rank != 1:
+                if rank != late:
                     time.sleep(0.3)
-                    early = session.counters()["bytes_sent"] - before
+                    early.append(session.counters()["bytes_sent"] - before)
+                    measured.wait(60)
                 assert pending.wait()
                 np.testing.assert_allclose(data, sums[call], rtol=1e-5, atol=1e-5)
-            return early
+        return early
 
-    early = values(world, body)
+    early = [nbytes for found in values(world, body) for nbytes in found]
     # What begins at the other early rank is sent on, too; without a limit it would be a third of the tensor or more.
     assert all(nbytes < 2.2 * AHEAD for nbytes in early), early
     assert any(early), "nobody sent anything before the last had come"
+
+
+def test_a_call_that_would_fit_does_not_pass_one_that_waits_for_room(tmp_path: Path) -> None:
+    """Rank 1 waits for every call before it makes the next: what passed the second would wait for it forever."""
+    sizes = [750_000, 1_125_000, 742_500]  # a third begins with each rank: the first and the last fit together
+
+    def body(rank: int) -> None:
+        with open_rank(str(tmp_path), rank, 3, [4], aggregation="ring") as session:
+            calls = Collectives(session, chunk_bytes=1_500_000)
+            data = [np.full(count, 1.0 + rank, np.float32) for count in sizes]
+            pending = []
+            if rank == 1:
+                time.sleep(0.2)  # the others have made all three
+            for numbers in data:
+                pending.append(calls.all_reduce(numbers.ctypes.data, numbers.nbytes, "f32"))
+                if rank == 1:
+                    assert pending[-1].wait(10), f"call {len(pending)} hangs"
+            assert all(call.wait(10) for call in pending)
+            assert all((numbers == 6.0).all() for numbers in data)
+
+    values(3, body)
 
 
 def test_an_urgent_call_does_not_wait_for_a_large_one_that_is_held_back(tmp_path: Path) -> None:

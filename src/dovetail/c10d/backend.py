@@ -123,7 +123,9 @@ def _on_plain(name: str) -> Callable[..., Any]:
             work = getattr(self._plain, name)(*args, **named)
         except RuntimeError as error:  # Gloo refuses at once to exchange anything with a peer that has gone
             lost = self._reducer.loss(within=0.3) if self._reducer is not None else None
-            raise lost or error from None
+            if lost is None:
+                raise
+            raise lost from error
         return self._watch(work, (args, tuple(named.values())), watched)
 
     run.__name__ = name

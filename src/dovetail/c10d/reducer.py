@@ -8,11 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import torch
-
 from dovetail.c10d.dtypes import DTYPES
 from dovetail.c10d.works import PIECE, Call
-from dovetail.engine.collectives import IN_FLIGHT, Collectives, Pending
+from dovetail.engine.collectives import Collectives, Pending
 from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, Misuse
 
@@ -20,8 +18,6 @@ SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wak
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 _DESTROYED = "the process group was destroyed while an all_reduce was under way"
 _ENDED = "an all_reduce was asked of a process group that had been destroyed; call init_process_group again before it"
-
-Kind = tuple[int, torch.dtype, int]
 
 
 class Reducer:
@@ -33,7 +29,6 @@ class Reducer:
         self._turn = threading.Condition(self._lock)
         self._queued: deque[Call] = deque()  # not with the engine yet, or not whole
         self._flying: deque[tuple[Call, Pending]] = deque()  # pieces, in the order of issue
-        self._recent: dict[Kind, deque[Pending]] = {}  # what occupies the engine's channels of a kind
         self._session: Session | None = None
         self._calls: Collectives | None = None
         self._broken: DovetailError | None = None
@@ -138,15 +133,13 @@ class Reducer:
 
     def _issue_piece(self, call: Call, calls: Collectives) -> bool:
         """Whether there was room for the next piece."""
-        size, start, data = call.pieces[call.given], call.given * PIECE, call.buffer
-        kind = (size, data.dtype, call.divisor)
-        recent = self._recent.get(kind)
-        if recent is None:
-            recent = self._recent[kind] = deque(maxlen=IN_FLIGHT)
-        if len(recent) == IN_FLIGHT and not recent[0].done():
+        number, data = call.given, call.buffer
+        ptr = data.data_ptr() + number * PIECE
+        pending = calls.try_all_reduce(ptr, call.pieces[number], DTYPES[data.dtype], divisor=call.divisor)
+        if pending is None:
+            assert self._session is not None
+            self._session.check()  # what has failed never makes room
             return False
-        pending = calls.all_reduce(data.data_ptr() + start, size, DTYPES[data.dtype], divisor=call.divisor)
-        recent.append(pending)
         self._flying.append((call, pending))  # keeps the memory while the engine uses it
         call.give(pending)
         return True

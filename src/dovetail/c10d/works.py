@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -247,26 +248,47 @@ class WatchedWork(dist.Work):
 class WatchedTransfer(WatchedWork):
     """A send or receive of torch's own backend that ends when a peer is lost.
 
-    Gloo closes the connection when waiting for a transfer times out. So it is asked once, for as long as the caller
-    would wait, by a thread of its own: nothing else can look for lost peers meanwhile.
+    Gloo closes all connections when waiting for a transfer times out, and forgets one that was waited for. So it is
+    asked once, by a thread of its own, for as long as the first caller would wait.
     """
+
+    def __init__(self, inner: dist.Work, loss: Callable[[float], DovetailError | None]) -> None:
+        super().__init__(inner, loss)
+        self._lock = threading.Lock()
+        self._asking: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._answer: bool | BaseException = True
 
     def wait(self, timeout: timedelta = _ENDLESS) -> bool:
         """As the inner work's, but looks every now and then whether a peer is gone."""
-        ended = threading.Event()
-        outcome: list[bool | RuntimeError] = []
-
-        def ask() -> None:
-            try:
-                outcome.append(self._inner.wait(timeout))
-            except RuntimeError as error:
-                outcome.append(error)
-            ended.set()
-
-        threading.Thread(target=ask, name="dovetail transfer", daemon=True).start()
-        while not ended.wait(LOOK.total_seconds()):
+        end = time.monotonic() + timeout.total_seconds() if timeout else None
+        with self._lock:
+            if self._asking is None:
+                self._asking = threading.Thread(
+                    target=self._ask, args=(timeout,), name="dovetail transfer", daemon=True
+                )
+                self._asking.start()
+        while not self._ended.wait(LOOK.total_seconds()):
             if (lost := self._loss(0.0)) is not None:
+                self._give_up(self._asking)
                 raise lost
-        if isinstance(outcome[0], RuntimeError):
-            raise self._loss(1.0) or outcome[0]
-        return outcome[0]
+        if isinstance(self._answer, RuntimeError):
+            late = end is not None and time.monotonic() >= end
+            raise self._loss(0.0 if late else 1.0) or self._answer
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def _ask(self, timeout: timedelta) -> None:
+        try:
+            self._answer = self._inner.wait(timeout)
+        except BaseException as error:  # the caller's, whatever it is
+            self._answer = error
+        finally:
+            self._ended.set()
+
+    def _give_up(self, asking: threading.Thread) -> None:
+        """Let Gloo close its connections: the thread must not outlive the interpreter, nor fill the caller's tensor."""
+        with contextlib.suppress(RuntimeError):
+            self._inner.wait(timedelta(milliseconds=1))
+        asking.join(1.0)

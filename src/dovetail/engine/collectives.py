@@ -5,7 +5,6 @@ All ranks make the same calls in the same order, so each finds the same channel 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -51,10 +50,10 @@ class _Used:
     channels: list[_Channel]
     nbytes: int  # of one channel
     calls: int = 0
+    last: int = 0  # its last call, counted over all kinds
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """A call under way; its memory belongs to the engine until `wait` returns True."""
 
     session: Session
@@ -72,7 +71,11 @@ class Pending:
     @property
     def arrived(self) -> bool:
         """Whether the results are in place; says nothing of a job that has failed."""
-        return all(self.session.completed(tensor) >= self.iteration for tensor in self.tensors)
+        completed, iteration = self.session.completed, self.iteration
+        for tensor in self.tensors:  # noqa: SIM110  # a generator costs more than all the rest
+            if completed(tensor) < iteration:
+                return False
+        return True
 
 
 class Collectives:
@@ -98,7 +101,8 @@ class Collectives:
         self._programs = len(table.for_node(session.rank).programs)
         self._scatter: int | None = None  # the number of the first scatter program, once they are there
         self._kept_kinds, self._kept_bytes = kept_kinds, kept_bytes
-        self._kinds: OrderedDict[Kind, _Used] = OrderedDict()  # the least recently used first
+        self._kinds: dict[Kind, _Used] = {}
+        self._calls = 0
         self._open_bytes = 0
         self._roots = [root_of(route) for route in table.routes]
 
@@ -109,6 +113,16 @@ class Collectives:
     ) -> Pending:
         """Replace the memory at `ptr` by the sum over all ranks, divided by `divisor`."""
         return self._start(Kind("reduce", nbytes, dtype, divisor, priority), [ptr], present=[True], waits=waits)
+
+    def try_all_reduce(self, ptr: int, nbytes: int, dtype: str, *, divisor: int = 1) -> Pending | None:
+        """As `all_reduce`; None where it would have to wait for an earlier call of its kind."""
+        kind = Kind("reduce", nbytes, dtype, divisor, 0)
+        used = self._kinds.get(kind)
+        if used is not None and len(used.channels) == IN_FLIGHT:
+            channel = used.channels[used.calls % IN_FLIGHT]
+            if self._session.completed(channel.tensors[0]) < channel.iteration:
+                return None
+        return self._start(kind, [ptr], present=[True], waits=False)
 
     def broadcast(
         self, ptr: int, nbytes: int, dtype: str, *, root: int, priority: int = 0, waits: bool = False
@@ -174,7 +188,8 @@ class Collectives:
         used = self._kinds.get(kind)
         if used is None:
             used = self._kinds[kind] = _Used([], kind.nbytes * pieces)
-        self._kinds.move_to_end(kind)
+        self._calls += 1
+        used.last = self._calls
         number = used.calls % IN_FLIGHT
         used.calls += 1
         if number == len(used.channels):
@@ -190,7 +205,7 @@ class Collectives:
     def _close_oldest(self) -> None:
         """Keep to the limits; what is closed follows from the order of calls alone, so it is the same on every rank."""
         while len(self._kinds) > 1 and (len(self._kinds) > self._kept_kinds or self._open_bytes > self._kept_bytes):
-            _, used = self._kinds.popitem(last=False)
+            used = self._kinds.pop(min(self._kinds, key=lambda kind: self._kinds[kind].last))
             for channel in used.channels:
                 self._session.wait(channel.tensors, channel.iteration)
                 self._session.retire(channel.tensors)
