@@ -46,6 +46,7 @@ def outlive(rank: int, size: int, first: str) -> dict[str, tuple[str, float]]:
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(data),
         "future": lambda: dist.all_reduce(data, async_op=True).get_future().wait(),
+        "crowd": lambda: [work.wait() for work in [dist.all_reduce(data, async_op=True) for _ in range(9)]],
         "backward": lambda: model(batch(rank, 0)[0]).sum().backward(),
         "gather": lambda: dist.all_gather_into_tensor(torch.zeros(size * 9), torch.ones(9)),
         "barrier": dist.barrier,
@@ -75,6 +76,7 @@ def test_survivors_of_a_kill_in_the_middle_of_training_name_the_rank() -> None:
     ("sign", "first", "limit"),
     [
         (signal.SIGKILL, "future", BOUND),
+        (signal.SIGKILL, "crowd", BOUND),  # more than the engine has room for
         (signal.SIGKILL, "receive", BOUND),
         (signal.SIGSTOP, "barrier", SILENCE + BOUND),
         (signal.SIGSTOP, "receive", SILENCE + BOUND),

@@ -71,7 +71,8 @@ def test_who_comes_early_waits_with_most_of_a_large_call_and_all_of_it_arrives(
             calls = Collectives(session)
             for call in range(2):
                 data = mine(rank, count, call)
-                calls.all_reduce(np.ones(1, np.float32).ctypes.data, 4, "f32").wait()  # all are here
+                one = np.ones(1, np.float32)
+                calls.all_reduce(one.ctypes.data, one.nbytes, "f32").wait()  # all are here
                 before = session.counters()["bytes_sent"]
                 if rank == late:
                     measured.wait(60)

@@ -249,7 +249,7 @@ class WatchedTransfer(WatchedWork):
     """A send or receive of torch's own backend that ends when a peer is lost.
 
     Gloo closes all connections when waiting for a transfer times out, and forgets one that was waited for. So it is
-    asked once, by a thread of its own, for as long as the first caller would wait.
+    asked once, by a thread of its own, for as long as the first caller would wait; later callers wait for that answer.
     """
 
     def __init__(self, inner: dist.Work, loss: Callable[[float], DovetailError | None]) -> None:
@@ -274,7 +274,9 @@ class WatchedTransfer(WatchedWork):
                 raise lost
         if isinstance(self._answer, RuntimeError):
             late = end is not None and time.monotonic() >= end
-            raise self._loss(0.0 if late else 1.0) or self._answer
+            lost = self._loss(0.0 if late else 1.0)
+            if lost is not None:
+                raise lost from self._answer
         if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer
@@ -288,7 +290,12 @@ class WatchedTransfer(WatchedWork):
             self._ended.set()
 
     def _give_up(self, asking: threading.Thread) -> None:
-        """Let Gloo close its connections: the thread must not outlive the interpreter, nor fill the caller's tensor."""
-        with contextlib.suppress(RuntimeError):
-            self._inner.wait(timedelta(milliseconds=1))
-        asking.join(1.0)
+        """Let Gloo close its connections: the thread must not outlive the interpreter, nor fill the caller's tensor.
+
+        A receive from any source belongs to no connection and stays until the group's own timeout.
+        """
+        end = time.monotonic() + 1.0
+        while asking.is_alive() and time.monotonic() < end:
+            with contextlib.suppress(RuntimeError):  # one that ends meanwhile has answered us, not the thread: again
+                self._inner.wait(timedelta(milliseconds=1))
+            asking.join(0.05)

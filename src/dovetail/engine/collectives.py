@@ -115,12 +115,15 @@ class Collectives:
         return self._start(Kind("reduce", nbytes, dtype, divisor, priority), [ptr], present=[True], waits=waits)
 
     def try_all_reduce(self, ptr: int, nbytes: int, dtype: str, *, divisor: int = 1) -> Pending | None:
-        """As `all_reduce`; None where it would have to wait for an earlier call of its kind."""
+        """As `all_reduce`; None where it would have to wait for an earlier call of its kind.
+
+        Raises only when the engine has let go of all memory. It may wait for a channel that it closes for a new one.
+        """
         kind = Kind("reduce", nbytes, dtype, divisor, 0)
         used = self._kinds.get(kind)
         if used is not None and len(used.channels) == IN_FLIGHT:
             channel = used.channels[used.calls % IN_FLIGHT]
-            if self._session.completed(channel.tensors[0]) < channel.iteration:
+            if not Pending(self._session, channel.tensors, channel.iteration).done():
                 return None
         return self._start(kind, [ptr], present=[True], waits=False)
 
