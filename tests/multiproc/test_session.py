@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ def test_a_gradient_that_some_ranks_lack_counts_as_zero_and_one_that_all_lack_is
 @pytest.mark.parametrize("aggregation", ["shuffle", "hub"])
 def test_sgd_with_momentum_runs_at_the_aggregator(aggregation: str, tmp_path: Path) -> None:
     count = 5000
+    parting = threading.Barrier(2)  # either rank masters a part of what the other one reads last
 
     def body(rank: int) -> tuple[Any, Any, int]:
         rule = Rule(kind="sgd")
@@ -105,6 +107,7 @@ def test_sgd_with_momentum_runs_at_the_aggregator(aggregation: str, tmp_path: Pa
                 assert session.wait([0], iteration, timeout=20)
             momentum = np.zeros(count, dtype=np.float32)
             assert session.get(0, 1, momentum.ctypes.data, version=2)
+            parting.wait(timeout=20)
             return values.copy(), momentum, session.step_of(0)
 
     with hub() as service:
