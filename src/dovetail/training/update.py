@@ -18,6 +18,9 @@ _BY_PARAMETER = {
     for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "ASGD", "Rprop")
 }
 
+# A fused optimizer unscales gradients and skips the step itself, by what GradScaler leaves here while step() runs.
+_SCALING = ("grad_scale", "found_inf")
+
 
 def plain_step(optimizer: Optimizer) -> Callable[..., Any]:
     """The class's own step without the hooks around it, which fire once per user's step."""
@@ -35,6 +38,7 @@ class WorkerUpdate:
         self._optimizer = optimizer
         self._step = plain_step(optimizer)
         self._snapshot: list[dict[str, Any]] = []
+        self._scaling: dict[str, torch.Tensor | None] = {}
         self.by_parameter = type(optimizer) in _BY_PARAMETER
 
     def prepare(self) -> list[Hyper]:
@@ -47,6 +51,8 @@ class WorkerUpdate:
     def schedule(self, slots: Sequence[Slot]) -> list[Slot]:
         """Slots that this step updates; the hyperparameters are those of now, whatever a scheduler does next."""
         self._snapshot = [_frozen(group) for group in self._optimizer.param_groups]
+        here = self._optimizer.__dict__
+        self._scaling = {name: _kept(here[name]) for name in _SCALING if name in here}
         return [slot for slot in slots if self._has_gradient(slot)]
 
     def _has_gradient(self, slot: Slot) -> bool:
@@ -75,9 +81,15 @@ class WorkerUpdate:
         for slot in slots:
             slot.param.grad = slot.grad
         self._optimizer.param_groups = [shadows[g] for g in sorted(shadows)]
+        here = self._optimizer.__dict__
+        scaling_now = {name: here.pop(name) for name in _SCALING if name in here}  # a later step's
+        here.update(self._scaling)
         try:
             self._step(self._optimizer)
         finally:
+            for name in self._scaling:
+                del here[name]
+            here.update(scaling_now)
             self._optimizer.param_groups = groups
             for slot, grad in zip(slots, theirs, strict=True):
                 slot.param.grad = grad
@@ -89,8 +101,8 @@ class WorkerUpdate:
 
 def _frozen(group: dict[str, Any]) -> dict[str, Any]:
     """The group's hyperparameters by value; schedulers change a tensor learning rate in place."""
-    return {
-        key: value.clone() if isinstance(value, torch.Tensor) else value
-        for key, value in group.items()
-        if key != "params"
-    }
+    return {key: _kept(value) for key, value in group.items() if key != "params"}
+
+
+def _kept(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
