@@ -35,3 +35,9 @@ class Mismatch(DovetailError, ValueError):
 
 class Misuse(DovetailError, RuntimeError):
     """A call that would give a wrong result if it were let through."""
+
+
+def in_a_line(error: BaseException) -> str:
+    """Its kind and the first line of what it says."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

@@ -16,7 +16,7 @@ from networks import OPTIMIZERS, Mlp, Side, batch, build, ddp, dovetailed, in_fl
 from scenarios_loop import SLOW
 from torch import nn
 
-from dovetail.errors import BadInput, DovetailError, Misuse
+from dovetail.errors import BadInput, DovetailError, Misuse, PeerLost
 from dovetail.training import distribute, gather_timeline, no_sync, shutdown, timeline
 
 
@@ -25,7 +25,8 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _refused(kind: type[DovetailError], word: str, call: Callable[[], Any]) -> None:
-    with pytest.raises(kind) as caught:
+    # Inside backward() either rank may be the first to refuse, and the other one hears its words.
+    with pytest.raises((kind, PeerLost)) as caught:
         call()
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)

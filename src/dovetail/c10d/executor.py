@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -183,7 +183,7 @@ class C10dSession:
         """Collectives since the last call, in seconds of time.monotonic() after `origin`."""
         with self._turn:
             taken, self._spans = self._spans, []
-        return [_moved(span, -origin) for span in taken]
+        return [replace(span, start=span.start - origin, end=span.end - origin) for span in taken]
 
     def counters(self) -> dict[str, int]:
         """Collectives, and the bytes that a ring would send for them, since the start."""
@@ -198,6 +198,13 @@ class C10dSession:
         """Raise PeerLost if the job has failed."""
         with self._turn:
             self._raise_failure()
+
+    def fail(self, reason: str) -> None:
+        """Tell everybody that this rank gives up, and stop."""
+        self._pulse.tell(reason)
+        with self._turn:
+            self._failure = PeerLost(f"this rank gave up in step {self.iteration}: {reason}", step=self.iteration)
+            self._wake_all()
 
     def close(self) -> None:
         """End the threads; calling it again does nothing. Collectives under way are waited for, but not for long."""
@@ -382,10 +389,3 @@ class C10dSession:
 
     def _done(self, tensors: Sequence[int], iteration: int) -> bool:
         return all(self._completed[t] >= iteration for t in tensors)
-
-
-def _moved(span: Span, seconds: float) -> Span:
-    return Span(
-        node=span.node, lane=span.lane, name=span.name, start=span.start + seconds, end=span.end + seconds,
-        iteration=span.iteration, nbytes=span.nbytes, peer=span.peer, priority=span.priority,
-    )  # fmt: skip

@@ -5,6 +5,7 @@ Gloo and NCCL report a broken connection at once, but wait for silence until the
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dovetail.errors import PeerLost
 
 EVERY = 1.0  # seconds between beats
 SILENT = 20.0  # seconds without one; generous, as code that holds Python's lock for long keeps a rank from beating
+_LAST_WORDS = "gave up"  # the key under which a rank says why it ends the job
 
 
 class Pulse:
@@ -27,6 +29,7 @@ class Pulse:
         self._beats = [0] * world
         self._heard = [0.0] * world  # when each rank's beat was last seen to change
         self._asked = 0.0  # when the store was asked what it has not answered yet; 0 = nothing
+        self._told = ""  # what a rank said when it gave up
         self._looking = False  # somebody waits, so that other ranks' beats are of interest
         self._thread = threading.Thread(target=self._run, name="dovetail c10d pulse", daemon=True)
         self._thread.start()
@@ -38,6 +41,9 @@ class Pulse:
             if not self._looking:
                 self._looking, self._heard = True, [now] * self._world
                 return
+            if self._told:
+                teller, _, reason = self._told.partition(" ")
+                raise PeerLost(f"rank {teller} gave up in step {step}: {reason}", peer=int(teller), step=step)
             if self._asked and now - self._asked > SILENT:
                 raise PeerLost(
                     f"the store that the ranks share has not answered for {SILENT:.0f} s in step {step}; "
@@ -54,6 +60,11 @@ class Pulse:
                         peer=rank,
                         step=step,
                     )
+
+    def tell(self, reason: str) -> None:
+        """Let the other ranks know that this one gives up, as long as they can be told."""
+        with contextlib.suppress(RuntimeError):
+            self._store.set(_LAST_WORDS, f"{self._rank} {reason}")
 
     def rest(self) -> None:
         """Nothing is waited for any more."""
@@ -82,6 +93,8 @@ class Pulse:
         self._asked = self._clock()
         self._store.set(_key(self._rank), str(count))
         if self._looking:
+            if self._store.check([_LAST_WORDS]):
+                self._told = self._store.get(_LAST_WORDS).decode()
             keys = [_key(rank) for rank in range(self._world)]
             known = [rank for rank, key in enumerate(keys) if self._store.check([key])]
             beats = [int(self._store.get(keys[rank])) for rank in known]

@@ -21,7 +21,7 @@ from dovetail.engine.peers import Store
 from dovetail.engine.rule import Hyper, Rule
 from dovetail.engine.table import LANE, ROUTE, Table, TensorSpec
 from dovetail.engine.usage import Usage
-from dovetail.errors import Misuse, PeerLost
+from dovetail.errors import Misuse, PeerLost, in_a_line
 from dovetail.plan.schedule import Plan
 
 __all__ = ["Hyper", "Options", "Rule", "Session"]
@@ -304,7 +304,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, PeerLost) and self._goodbye.alive:
-            self.fail(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            self.fail(in_a_line(error))
         self.close()
 
     def _guard(self, call: Callable[[], T], *, begun: float | None = None) -> T:

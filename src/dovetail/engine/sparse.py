@@ -164,6 +164,10 @@ class SparseSession:
         """Use of the links since the start."""
         return self._session.usage()
 
+    def fail(self, reason: str) -> None:
+        """Tell everybody that this rank gives up, and stop."""
+        self._session.fail(reason)
+
     def close(self) -> None:
         """Say goodbye, so that others do not report a loss."""
         self._session.close()

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import torch
 
-from dovetail.errors import Misuse
+from dovetail.errors import Misuse, in_a_line
 from dovetail.training.guard import Guard
 from dovetail.training.meter import Meter
 from dovetail.training.order import FirstUse
 from dovetail.training.parts import Engine, Measuring, Update, Voting
 from dovetail.training.record import Recorder
-from dovetail.training.slots import Slot, dense_gradient, dense_like
+from dovetail.training.slots import Slot, check_untouched, dense_gradient, dense_like, is_mean
 
 _LOOKAHEAD = 4  # due parameters that may be missing before the search for further arrivals ends
 
@@ -44,6 +44,7 @@ class Job:
         self.steps = 0
         self._round = 0  # counts from 1 in each engine
         self._collecting = False  # the round takes gradients
+        self.gave_up = False  # a round was broken off, and the other ranks were told
         self._fresh = False  # a round has been since the last step
         self._measured: Measuring | None = None  # the engine, if it can tell the squares of this round
         self._factor: torch.Tensor | None = None  # what results of this round are multiplied by when they are here
@@ -130,15 +131,22 @@ class Job:
         self.recorder.gradients_ready()
         with torch._C.DisableTorchFunction():
             self._collecting = False
-            for slot in self.slots:
-                if slot.sent == self._round:
-                    self._check_untouched(slot)
-                else:
-                    keep = slot.param.grad is not None and (slot.local or self.update.remote)
-                    self._send(slot, dense_gradient(slot) if keep else None)
+            try:
+                self._send_rest()
+            except Misuse as error:
+                self._give_up(str(error))
+                raise
             self.engine.backward_done(self._round)
             if not self.update.remote:
                 self.engine.release(self._round)
+
+    def _send_rest(self) -> None:
+        for slot in self.slots:
+            if slot.sent == self._round:
+                check_untouched(slot)
+            else:
+                keep = slot.param.grad is not None and (slot.local or self.update.remote)
+                self._send(slot, dense_gradient(slot) if keep else None)
 
     def answer(self) -> None:
         """A round in which this rank has nothing to say; the others' mean is not kept."""
@@ -150,14 +158,6 @@ class Job:
             self.settle_all()
             self._fresh = False
 
-    def _check_untouched(self, slot: Slot) -> None:
-        """Nobody may change a gradient inside backward() after it has left."""
-        if slot.buffer is not None and slot.buffer._version != slot.stamp:
-            raise Misuse(
-                f"the gradient of {slot.name!r} was changed inside backward() after it had left; register the hook "
-                "that does it before dovetail.distribute(), or change gradients after backward()"
-            )
-
     @contextmanager
     def backward(self) -> Iterator[None]:
         """Around a backward pass as the guard sees it."""
@@ -168,9 +168,19 @@ class Job:
         self._nesting += 1
         try:
             yield
+        except BaseException as error:
+            if self._collecting and self._nesting == 1:
+                self._give_up(f"backward() raised {in_a_line(error)}")
+            raise
         finally:
             self._nesting -= 1
         self._end_round()
+
+    def _give_up(self, reason: str) -> None:
+        """A round that cannot be ended here ends the job everywhere: the others would wait for the rest of it."""
+        self._collecting = False
+        self.gave_up = True
+        self.engine.fail(reason)
 
     # Results in
 
@@ -201,6 +211,8 @@ class Job:
             raise Misuse(f"{stale.name!r} was read at step {stale.steps} although step {self.steps} was called")
 
     def _wait(self, indices: Sequence[int]) -> None:
+        if self._collecting and not self._nesting and torch._C._current_graph_task_id() == -1:
+            self._give_up("a backward pass ended with an error")
         begun = time.monotonic()
         with self.recorder.waiting(self.slots[indices[0]].name):
             self.engine.wait(indices, self._round)
@@ -273,21 +285,10 @@ class Job:
     def squares(self) -> float | None:
         """The sum of squares of the means that this rank completes; None unless the gradients are just these means."""
         whole = self._fresh and not self._collecting and self._factor is None
-        if self._measured is None or not whole or not all(map(self._is_mean, self.slots)):
+        if self._measured is None or not whole or not all(is_mean(slot, self._round) for slot in self.slots):
             return None
         with self.recorder.waiting("norm"):
             return self._measured.squares(self._round)
-
-    def _is_mean(self, slot: Slot) -> bool:
-        """Whether `.grad` is what the last round makes of it, here or on its way, and nothing else."""
-        with torch._C.DisableTorchFunction():
-            grad = slot.param.grad
-            if slot.sent != self._round or slot.dropped:
-                return False
-            if grad is None:
-                return slot.absent
-            held = slot.buffer if slot.flying else slot.known
-            return grad is held and grad._version == slot.stamp and not (slot.absent and slot.flying)
 
     def scale(self, factor: torch.Tensor) -> None:
         """Multiply the means of the last round, those that are on their way when they have come."""

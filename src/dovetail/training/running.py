@@ -13,7 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from dovetail.engine.session import Session
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, PeerLost, in_a_line
 from dovetail.plan.patterns import SHARING
 from dovetail.timeline import Span, Timeline
 from dovetail.training.autotune import Autotune
@@ -164,6 +164,9 @@ class Running:
             if isinstance(self._prepared.update, HubUpdate):
                 self._prepared.update.pull()  # torch's optimizer goes on with the state it would have had
             self._part()
+        except PeerLost:
+            if not self.job.gave_up:  # else who called backward() has had the error itself
+                raise
         finally:
             self._stack.close()
             self.reporter.stop()
@@ -176,6 +179,8 @@ class Running:
             with contextlib.suppress(DovetailError):
                 self.job.settle_due()
                 self._part()
+        elif not isinstance(failed, PeerLost):  # of that the others know
+            self.job.engine.fail(in_a_line(failed))
         self.reporter.stop()
         self.job.engine.close()
 

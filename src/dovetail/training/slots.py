@@ -113,3 +113,24 @@ def dense_gradient(slot: Slot) -> torch.Tensor:
     if not laid_out_like(grad, slot.param):
         slot.param.grad = grad = dense_like(slot.param).copy_(grad.detach())
     return grad
+
+
+def check_untouched(slot: Slot) -> None:
+    """Nobody may change a gradient inside backward() after it has left."""
+    if slot.buffer is not None and slot.buffer._version != slot.stamp:
+        raise Misuse(
+            f"the gradient of {slot.name!r} was changed inside backward() after it had left; register the hook "
+            "that does it before dovetail.distribute(), or change gradients after backward()"
+        )
+
+
+def is_mean(slot: Slot, number: int) -> bool:
+    """Whether `.grad` is what round `number` makes of it, here or on its way, and nothing else."""
+    with torch._C.DisableTorchFunction():
+        grad = slot.param.grad
+        if slot.sent != number or slot.dropped:
+            return False
+        if grad is None:
+            return slot.absent
+        held = slot.buffer if slot.flying else slot.known
+        return grad is held and grad._version == slot.stamp and not (slot.absent and slot.flying)
