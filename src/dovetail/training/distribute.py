@@ -17,6 +17,7 @@ from dovetail.engine.traffic import traffic
 from dovetail.errors import BadInput, DovetailError
 from dovetail.plan.policies import policies
 from dovetail.timeline import Timeline
+from dovetail.training.buffers import Common
 from dovetail.training.clipping import clip
 from dovetail.training.gather import gather
 from dovetail.training.hub_update import HubUpdate, rule_of
@@ -29,7 +30,7 @@ from dovetail.training.slots import trained
 from dovetail.training.stats import Stats
 from dovetail.training.uneven import uneven
 from dovetail.training.update import WorkerUpdate
-from dovetail.training.wrapped import check_wrapped, reducer_off
+from dovetail.training.wrapped import check_common, check_wrapped, reducer_off
 
 _UPDATES = ("auto", "worker", "hub")
 _running: weakref.WeakKeyDictionary[torch.nn.Module, list[Running]] = weakref.WeakKeyDictionary()
@@ -48,6 +49,7 @@ def distribute(
     autotune: bool = False,
     trace: bool = False,
     engine: str = NATIVE,
+    broadcast_buffers: bool | None = None,
     options: Options | None = None,
 ) -> Optimizer:
     """Train `model` data-parallel from here on; returns the same optimizer, whose `step()` no longer waits.
@@ -55,7 +57,8 @@ def distribute(
     `hubs` are addresses of `dovetail hub` (default: DOVETAIL_HUBS, or a shard on every rank); `rate` limits what this
     rank sends, in bytes per second; `update` says where the optimizer runs: "worker", "hub", or "auto"; `engine="c10d"`
     runs the schedule on the process group's own collectives. A DDP model's own reducer sends nothing from here on.
-    `autotune` moves work away from ranks whose links get slow.
+    `autotune` moves work away from ranks whose links get slow; `broadcast_buffers` as in DDP (default: as the DDP model
+    says, else True).
     """
     rank, world = check_process_group()
     given = hubs if hubs is not None else [h for h in os.environ.get("DOVETAIL_HUBS", "").split(",") if h.strip()]
@@ -79,12 +82,16 @@ def distribute(
         check_untouched(optimizer)
         serve_if_asked()
         check_wrapped(model)
+        common = Common(model, buffers=broadcast_buffers)
         slots = trained(model, optimizer.param_groups, in_host_memory=engine == NATIVE)
+        check_common(common, slots)
         worker = world == 1 or _place(setting, optimizer, update) == "worker"
         change = WorkerUpdate(optimizer) if worker else HubUpdate(optimizer, slots, rank)
         opener = Opener(setting, slots, change.rule) if world > 1 else None
         recorder = Recorder(f"worker {rank}", enabled=setting.options.trace)
-        return Prepared(slots=slots, update=change, opener=opener, recorder=recorder, policy=policy, rank=rank)
+        return Prepared(
+            slots=slots, update=change, opener=opener, recorder=recorder, policy=policy, rank=rank, common=common
+        )
 
     first = model not in _running
     try:
@@ -168,7 +175,8 @@ def join(model: torch.nn.Module) -> Iterator[None]:
     optimizer state, too.
     """
     found = _of(model)
-    with uneven(model, [running.job for running in found], [running.optimizer for running in found]):
+    common = found[0].common
+    with uneven(model, common, [running.job for running in found], [running.optimizer for running in found]):
         yield
 
 

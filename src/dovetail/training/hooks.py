@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._compile import _disable_dynamo
 
-from dovetail.training.buffers import broadcast
+from dovetail.training.buffers import Common, broadcast
 from dovetail.training.job import Job
 from dovetail.training.slots import Slot
 from dovetail.training.uneven import BUFFERS
@@ -20,15 +20,15 @@ from dovetail.training.uneven import BUFFERS
 class BeforeForward:
     """Runs before the model's forward pass; a copy of the model gets a hook that does nothing."""
 
-    def __init__(self, job: Job, *, buffers: bool) -> None:
+    def __init__(self, job: Job, common: Common | None) -> None:
         self._job = job
-        self._buffers = buffers
+        self._common = common  # None where another hook of the model sees to the buffers
         self._due = True
 
     @_disable_dynamo  # unlike torch.compiler.disable it imports nothing yet
     def __call__(self, model: torch.nn.Module, args: Any) -> None:
-        if self._buffers and model.training and torch.is_grad_enabled():
-            found = list(model.buffers()) if self._due else []
+        if self._common is not None and model.training and torch.is_grad_enabled():
+            found = self._common.buffers(model) if self._due else []
             if found:
                 begun = time.monotonic()
                 broadcast(found, source=self._source())
@@ -50,10 +50,10 @@ class BeforeForward:
 
 
 @contextmanager
-def attach(model: torch.nn.Module, job: Job, *, buffers: bool) -> Iterator[None]:
+def attach(model: torch.nn.Module, job: Job, common: Common | None) -> Iterator[None]:
     """Hooks on for as long as the context lasts."""
     handles: list[Any] = [_on_gradient(slot.param, partial(_sent, job, slot)) for slot in job.slots]
-    handles.append(model.register_forward_pre_hook(BeforeForward(job, buffers=buffers)))
+    handles.append(model.register_forward_pre_hook(BeforeForward(job, common)))
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from dovetail.errors import DovetailError, PeerLost, in_a_line
 from dovetail.plan.patterns import SHARING
 from dovetail.timeline import Span, Timeline
 from dovetail.training.autotune import Autotune
-from dovetail.training.buffers import broadcast
+from dovetail.training.buffers import Common, broadcast
 from dovetail.training.hooks import attach
 from dovetail.training.hub_update import HubUpdate
 from dovetail.training.job import Job
@@ -45,6 +45,7 @@ class Prepared:
     recorder: Recorder
     policy: str
     rank: int
+    common: Common
 
     def describe(self, model: torch.nn.Module) -> list[str]:
         """Everything that must be equal on all ranks, one line each."""
@@ -52,6 +53,8 @@ class Prepared:
         lines = [f"parameter {slot.name!r} {form(slot.param)} in group {slot.group}" for slot in self.slots]
         lines += [f"frozen {name!r} {form(p)}" for name, p in model.named_parameters() if name not in mine]
         lines += [f"buffer {name!r} {form(b)}" for name, b in model.named_buffers()]
+        if not self.common.has_buffers:
+            lines.append("broadcast_buffers=False")
         return [*lines, f"update at the {'hub' if self.update.remote else 'worker'}"]
 
 
@@ -62,6 +65,7 @@ class Running:
         self, model: torch.nn.Module, optimizer: Optimizer, prepared: Prepared, name: str, *, buffers: bool
     ) -> None:
         self.optimizer = optimizer
+        self.common = prepared.common
         self._prepared = prepared
         self._name = name
         self._engine_spans: list[Span] = []
@@ -83,15 +87,15 @@ class Running:
         self.reporter.follow(engine.usage)
         with self._or_close(engine):
             if opener is not None:
-                broadcast([*model.parameters(), *(slot.param for slot in prepared.slots)])
-                broadcast(model.buffers())
+                broadcast([*prepared.common.parameters(model), *(slot.param for slot in prepared.slots)])
+                broadcast(prepared.common.buffers(model))
                 self.job.barrier = opener.plan.barrier
                 self._replanner: Replanner = Auto(opener) if opener.setting.policy == AUTO else Once(opener)
                 self.job.looks = self._replanner.looks
                 self.job.replan = self._replan
             if isinstance(update, HubUpdate) and isinstance(session, Session):
                 update.attach(session)
-            self._stack.enter_context(attach(model, self.job, buffers=buffers))
+            self._stack.enter_context(attach(model, self.job, prepared.common if buffers else None))
             self._stack.callback(Overrides(optimizer, self.job, update).remove)
             self.job.guard.install()
             self._stack.callback(self.job.guard.remove)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from dovetail.errors import BadInput, Misuse
-from dovetail.training.buffers import broadcast
+from dovetail.training.buffers import Common, broadcast
 from dovetail.training.job import Job
 
 _JOINED, BUFFERS, ROUND = 0, 1, 2  # votes; ROUND + i: a round of the model's optimizer number i
@@ -47,7 +47,9 @@ class Votes:
 
 
 @contextlib.contextmanager
-def uneven(model: torch.nn.Module, jobs: Sequence[Job], optimizers: Sequence[Optimizer]) -> Iterator[None]:
+def uneven(
+    model: torch.nn.Module, common: Common, jobs: Sequence[Job], optimizers: Sequence[Optimizer]
+) -> Iterator[None]:
     """Inside, ranks may run different numbers of iterations; at the end all hold what the last of them has made."""
     if any(job.update.remote for job in jobs):
         raise BadInput("join needs the update at the worker; call dovetail.distribute(..., update='worker')")
@@ -63,21 +65,21 @@ def uneven(model: torch.nn.Module, jobs: Sequence[Job], optimizers: Sequence[Opt
             job.settle_all()
         while (next_up := votes.cast(_JOINED)) != _JOINED:
             if next_up == BUFFERS:
-                broadcast(model.buffers(), source=votes.authority)
+                broadcast(common.buffers(model), source=votes.authority)
             else:
                 jobs[next_up - ROUND].answer()
-        _share(model, optimizers, votes)
+        _share(model, common, optimizers, votes)
     finally:
         for job in jobs:
             job.votes = None
 
 
-def _share(model: torch.nn.Module, optimizers: Sequence[Optimizer], votes: Votes) -> None:
+def _share(model: torch.nn.Module, common: Common, optimizers: Sequence[Optimizer], votes: Votes) -> None:
     """Weights, buffers and optimizer state of a rank that went through all iterations."""
     if len(votes.active) == dist.get_world_size():
-        broadcast(model.buffers(), source=votes.authority)
+        broadcast(common.buffers(model), source=votes.authority)
         return
-    broadcast([*model.parameters(), *model.buffers()], source=votes.authority)
+    broadcast([*common.parameters(model), *common.buffers(model)], source=votes.authority)
     for optimizer in optimizers:
         state = [optimizer.state_dict()]
         dist.broadcast_object_list(state, src=votes.authority)

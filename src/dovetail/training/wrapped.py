@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dovetail.errors import BadInput, Misuse
+from dovetail.training.buffers import Common
+from dovetail.training.slots import Slot
 
 # Calls that steer the reducer, which does nothing now: they would be ignored in silence.
 _REFUSED = {
@@ -23,13 +25,34 @@ _REFUSED = {
 def check_wrapped(model: torch.nn.Module) -> None:
     """BadInput if the model is a DDP whose settings change what its ranks sum."""
     if not isinstance(model, DistributedDataParallel):
+        inner = next((name for name, part in model.named_modules() if isinstance(part, DistributedDataParallel)), None)
+        if inner is not None:
+            raise BadInput(f"the model's part {inner!r} is a DDP model, which would sum a second time; distribute that")
         return
     if model._comm_hooks:
         raise BadInput("the DDP model has a communication hook, which dovetail would leave out; distribute one without")
+    if hasattr(model, "buffer_hook"):
+        raise BadInput(
+            "the DDP model has a hook for its buffers, which dovetail would leave out; distribute one without"
+        )
+    if getattr(model, "_delay_all_reduce_params", ()):
+        raise BadInput(
+            "the DDP model has delay_all_reduce_named_params, which dovetail would leave out; distribute one without"
+        )
     if model.mixed_precision is not None:
         raise BadInput("the DDP model has mixed_precision, which dovetail would leave out; use torch.autocast")
     if dist.get_world_size(model.process_group) != dist.get_world_size():
         raise BadInput("the DDP model's process_group is a part of all ranks; dovetail trains over the default group")
+
+
+def check_common(common: Common, slots: Sequence[Slot]) -> None:
+    """BadInput if the optimizer holds a parameter that every rank was to train on its own."""
+    for slot in slots:
+        if common.is_apart(slot.name):
+            raise BadInput(
+                f"parameter {slot.name!r} is one that DDP was told to ignore: every rank trains its own, but dovetail "
+                "would train the mean; give it an optimizer that is not distributed"
+            )
 
 
 @contextmanager
