@@ -233,13 +233,17 @@ def _joining(side: Side) -> Any:
 def uneven_inputs() -> None:
     """Whoever has more data, with buffers and without, accumulating, and training on together afterwards."""
 
-    def loop(longer: int, rounds: int) -> Callable[[Side], list[float]]:
+    def loop(longer: int, rounds: int, clipped: bool = False) -> Callable[[Side], list[float]]:
         def run(side: Side) -> list[float]:
             with _joining(side):
                 for i in range(5 if dist.get_rank() == longer else 2):
                     side.optimizer.zero_grad()
                     for j in range(rounds):
                         side.loss(10 * i + j).backward()
+                    if clipped and side.dovetail:
+                        clip_grad_norm_(side.model, 0.1)
+                    elif clipped:
+                        nn.utils.clip_grad_norm_(side.model.parameters(), 0.1)
                     side.optimizer.step()
             return [p.double().sum().item() for p in side.model.parameters()]
 
@@ -248,6 +252,7 @@ def uneven_inputs() -> None:
     for longer in (0, 1):
         both(loop(longer, 1), _plain, update="worker", **SLOW)
         both(loop(longer, 2), _plain, update="worker")
+        both(loop(longer, 1, clipped=True), _plain, update="worker")
     both(loop(0, 1), _plain, network="cnn", update="worker")
     both(loop(1, 1), _plain, network="cnn", update="worker", policy="dear")
 

@@ -22,8 +22,9 @@ def clip(jobs: Sequence[Job], max_norm: float, norm_type: float, error_if_nonfin
         )
     for job in jobs:
         job.measuring = True
-    squares = _shared([job.squares() for job in jobs]) if norm_type == 2.0 else None
-    if squares is None:  # the first time, other norms, changed gradients, dedicated hubs: wait for all means
+    alike = all(job.votes is None for job in jobs)  # inside join a rank without data does not come here
+    squares = _shared([job.squares() for job in jobs]) if norm_type == 2.0 and alike else None
+    if squares is None:  # the first time, other norms, changed gradients, dedicated hubs, join: wait for all means
         params = [slot.param for job in jobs for slot in job.slots]
         return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type, error_if_nonfinite)
     wide = any(slot.param.dtype is torch.float64 for job in jobs for slot in job.slots)
