@@ -108,15 +108,16 @@ class Run(Crew):
 
     def warm_up(self, tell: Tell) -> None:
         """A short trial of every variant, which also warms up what warms up once; decides which ones get a row."""
-        trials: dict[str, float] = {}
+        trials: dict[str, list[float]] = {variant: [] for variant in self.system.variants}
         choosing = not self.system.each and len(self.system.variants) > 1
-        for variant in self.system.variants:
-            tell(f"trying {self.name} {variant}")
-            order = self._order(variant, TRIAL if choosing else 1)
-            if variant == AUTO:
-                order = replace(order, warmup=AUTO_WARMUP)
-            trials[variant] = statistics.median(progress(self.burst(order)))
-        kept = list(trials) if self.system.each else [min(trials, key=lambda variant: trials[variant])]
+        for _ in range(2 if choosing else 1):
+            for variant in self.system.variants:
+                tell(f"trying {self.name} {variant}")
+                order = self._order(variant, TRIAL if choosing else 1)
+                if variant == AUTO:
+                    order = replace(order, warmup=AUTO_WARMUP)
+                trials[variant] += progress(self.burst(order))
+        kept = list(trials) if self.system.each else [min(trials, key=lambda v: statistics.median(trials[v]))]
         self._seen = {variant: _Seen() for variant in kept}
 
     def measure(self, variant: str, iterations: int) -> None:

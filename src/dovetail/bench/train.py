@@ -20,7 +20,8 @@ from dovetail.errors import BadInput
 from dovetail.lab import available
 from dovetail.timeline import COMPUTE, Timeline
 
-TURNS = 2  # systems take turns this often, so that what else the machine does meets them all
+# Systems take turns, so that what else the machine does meets them all.
+LEAST_TURNS, TURN = 2, 4  # at least so many, of about so many iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +32,12 @@ class Setup:
     systems: tuple[System, ...]
     site: Site
     iterations: int = 10
-    turns: int = TURNS
+    turns: int | None = None  # what suits the iterations
     same_machines: bool = False  # a system with hubs gets that many workers fewer
     predict: bool = False  # simulate each row as well
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or self.turns < 1:
+        if self.iterations < 1 or (self.turns is not None and self.turns < 1):
             raise BadInput(f"{self.iterations} iterations in {self.turns} turns; give 1 or more")
         if self.workload.compute is not None and self.workload.compute < 0:
             raise BadInput(f"compute is {self.workload.compute} s; give 0 or more, or real")
@@ -162,7 +163,7 @@ def _measure(setup: Setup, runs: list[Run], tell: Tell) -> dict[int, Floors]:
     """Everybody's iterations that count, in turns; gives the floors by number of workers."""
     one_of_each = {run.workers: run for run in runs}
     floors = {workers: Floors() for workers in one_of_each}
-    rounds = min(setup.turns, setup.iterations)
+    rounds = min(setup.turns or max(LEAST_TURNS, setup.iterations // TURN), setup.iterations)
     for turn in range(rounds):
         for workers, run in one_of_each.items():
             tell(f"computing alone, {workers} workers")
