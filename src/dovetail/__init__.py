@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dovetail.errors import BadInput, DovetailError, Mismatch, Misuse, PeerLost, Refused, Unreachable
+from dovetail.errors import BadInput, DovetailError, Mismatch, Misuse, PeerLost, Refused, TimedOut, Unreachable
 from dovetail.network.model import Cluster, Host, Link
 from dovetail.plan.schedule import Plan, Transfer
 from dovetail.timeline import Span, Timeline
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "BadInput", "Cluster", "DovetailError", "Host", "Link", "Mismatch", "Misuse", "Op", "Param", "PeerLost", "Plan",
-    "Profile", "Refused", "Span", "Timeline", "Transfer", "Unreachable", "clip_grad_norm_", "collective",
+    "Profile", "Refused", "Span", "TimedOut", "Timeline", "Transfer", "Unreachable", "clip_grad_norm_", "collective",
     "collective_cost", "distribute", "environment", "gather_timeline", "join", "no_sync", "plan", "rank_order",
     "register_policy", "reorder", "shutdown", "simulate", "stats", "trace",
 ]  # fmt: skip

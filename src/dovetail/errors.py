@@ -11,14 +11,18 @@ class BadInput(DovetailError, ValueError):
     """A value the user gave cannot be used."""
 
 
-class PeerLost(DovetailError, ConnectionError):
-    """A rank or a hub died, fell silent, or left in the middle of a job."""
+class PeerLost(DovetailError, ConnectionError, RuntimeError):
+    """A rank or a hub died, fell silent, or left in the middle of a job; torch's backends raise a RuntimeError then."""
 
     def __init__(self, message: str, *, peer: int = -1, address: str = "", step: int = -1) -> None:
         super().__init__(message)
         self.peer = peer
         self.address = address
         self.step = step
+
+
+class TimedOut(DovetailError, RuntimeError):
+    """All ranks answer, but what was waited for did not come within the time that the user gave."""
 
 
 class Unreachable(DovetailError, ConnectionError):

@@ -23,18 +23,20 @@ AGGREGATION = "ring"  # the least work for a core; large buckets do not feel its
 MEETING = 60.0  # seconds that the engine's opening may take; torch's own rendezvous has just succeeded
 MOST_KINDS = 256  # sizes the engine keeps a channel for; a script with more has its others reduced by Gloo
 
+_UNSET = timedelta(0)  # torch's own word for it is less
 _SUM, _AVG, _STRIDED = dist.ReduceOp.SUM, dist.ReduceOp.AVG, torch.strided
 
 
 class DovetailGroup(dist.ProcessGroup):
     """Everything torch asks of a group; the choice of engine depends only on what is equal on all ranks."""
 
-    def __init__(self, plain: dist.ProcessGroup, reducer: Reducer | None) -> None:
+    def __init__(self, plain: dist.ProcessGroup, reducer: Reducer | None, timeout: timedelta) -> None:
         super().__init__(plain.rank(), plain.size())  # type: ignore[call-arg]  # the form without a store
         self._plain = plain  # torch's own backends; also our own default, for what we do not override
         self._reducer = reducer  # None in a group of one
         self.reduced = 0  # calls that the engine ran
         self._world = plain.size()
+        self._timeout = timeout
         self._kinds: set[tuple[torch.dtype, int, int]] = set()
         if reducer is not None:
             weakref.finalize(self, reducer.close)
@@ -50,7 +52,7 @@ class DovetailGroup(dist.ProcessGroup):
         asked = _options(opts if op is None else op, timeout)
         divisor = self._divisor(given, asked.reduceOp)
         if divisor:
-            return self._reduce(given, divisor)
+            return self._reduce(given, divisor, asked.timeout)
         return self._watch(self._plain.allreduce(given, asked), given)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -58,7 +60,7 @@ class DovetailGroup(dist.ProcessGroup):
         asked = opts or dist.AllreduceCoalescedOptions()
         divisor = self._divisor(tensors, asked.reduceOp)
         if divisor:
-            return self._reduce(tensors, divisor)
+            return self._reduce(tensors, divisor, asked.timeout)
         return self._watch(self._plain.allreduce_coalesced(tensors, asked), tensors)
 
     def shutdown(self) -> None:
@@ -67,12 +69,13 @@ class DovetailGroup(dist.ProcessGroup):
             self._reducer.close()
         self._plain.shutdown()
 
-    def _reduce(self, tensors: list[torch.Tensor], divisor: int) -> dist.Work:
+    def _reduce(self, tensors: list[torch.Tensor], divisor: int, timeout: timedelta) -> dist.Work:
         assert self._reducer is not None
         self.reduced += 1
-        call = Call(tensors, divisor)
+        limit = timeout if timeout > _UNSET else self._timeout
+        call = Call(tensors, divisor, limit.total_seconds())
         self._reducer.submit(call)
-        return ReduceWork(call, tensors)
+        return ReduceWork(call, tensors, self._reducer.look)
 
     def _divisor(self, tensors: list[torch.Tensor], op: Any) -> int:
         """What the engine divides sums by; 0 = this is not for the engine."""
@@ -151,7 +154,7 @@ def make_group(given: Any, options: Any) -> DovetailGroup:
         raise BadInput(f"pg_options is a {type(options).__name__}; backend 'dovetail' takes dovetail's Options or none")
     rank, size = int(given.group_rank), int(given.group_size)
     plain = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
-    group = DovetailGroup(plain, _reducer(given, options) if size > 1 else None)
+    group = DovetailGroup(plain, _reducer(given, options) if size > 1 else None, given.timeout)
     gloo = dist.ProcessGroupGloo(given.store, rank, size, timeout=given.timeout)
     gloo._set_sequence_number_for_group()
     backends: list[tuple[torch.device, Any, Any]] = [(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 from collections import deque
@@ -12,9 +13,11 @@ from dovetail.c10d.dtypes import DTYPES
 from dovetail.c10d.works import PIECE, Call
 from dovetail.engine.collectives import Collectives, Pending
 from dovetail.engine.session import Session
-from dovetail.errors import DovetailError, Misuse
+from dovetail.errors import DovetailError, Misuse, TimedOut
 
-SLICE = 60.0  # seconds the thread waits for news, if there is none; closing wakes it
+SLICE = 60.0  # seconds the thread waits for news at most, if there is none; closing wakes it
+SHARE = 8  # it looks so many times within a call's limit whether one is overdue
+SHORTEST = 0.05  # seconds between two looks
 PATIENCE = 2.0  # seconds that closing waits for the thread, which may still be meeting ranks that have gone
 _DESTROYED = "the process group was destroyed while an all_reduce was under way"
 _ENDED = "an all_reduce was asked of a process group that had been destroyed; call init_process_group again before it"
@@ -33,6 +36,8 @@ class Reducer:
         self._calls: Collectives | None = None
         self._broken: DovetailError | None = None
         self._closing = False
+        self._slice = SLICE  # between two looks: a share of the shortest limit a call has had
+        self._progress = 0.0  # when the last piece was done
         self._silent = False  # the engine has no more news: the thread that leads waits for calls alone
         self._calling = 0  # threads that may be in a callback of the caller's
         self._name = name
@@ -50,6 +55,8 @@ class Reducer:
                 failed = [(call, broken)]
             else:
                 self._queued.append(call)
+                if call.limit < self._slice * SHARE and self._slice > SHORTEST:
+                    self._look_more_often(call.limit)
                 if self._calling or self._queued[0] is call:
                     failed = self._issue_queued()
                 if self._session is not None and call.nbytes == 0:  # of nothing there is no news
@@ -73,6 +80,38 @@ class Reducer:
             if self._broken is not None or time.monotonic() >= end:
                 return self._broken
             time.sleep(0.01)
+
+    def look(self) -> float:
+        """Give the group up if a call is overdue; seconds until the next look is due.
+
+        The whole group: the engine may write to the memory of what was asked for until the job has ended.
+        """
+        now, due = time.monotonic(), self._slice
+        with self._lock:
+            flying, progress = tuple(self._flying), self._progress
+        with contextlib.suppress(DovetailError):  # the job is over: whoever waits hears of it there
+            for call, pending in flying:
+                left = max(call.begun, progress) + call.limit - now
+                if left > 0:
+                    due = min(due, left)
+                elif not pending.done():
+                    self._give_up(call)
+                    break
+        return due
+
+    def _give_up(self, call: Call) -> None:
+        assert self._session is not None
+        said = f"{call} was not done after {call.limit:g} s"
+        error = TimedOut(
+            f"{said}, its timeout, though all ranks still answer; see what keeps a rank from calling it, or give "
+            "init_process_group a longer timeout"
+        )
+        self._session.fail(f"gave up because {said}", error=error)
+
+    def _look_more_often(self, limit: float) -> None:
+        self._slice = max(SHORTEST, limit / SHARE)
+        if self._session is not None:
+            self._session.nudge()
 
     def close(self) -> None:
         """End the thread and part from the other ranks; calls under way fail. Calling it again does nothing."""
@@ -164,7 +203,7 @@ class Reducer:
     def _lead(self) -> None:
         """Issue what waits in line and complete what is done, until another thread leads."""
         me = threading.current_thread()
-        session, seen, alive = self._session, 0, True
+        session, seen, alive, pause = self._session, 0, True, self._slice
         assert session is not None
         while True:
             with self._turn:
@@ -181,7 +220,8 @@ class Reducer:
                 continue
             # Not for the oldest call alone: whoever submits would have to wake this thread first.
             try:
-                seen = session.news(seen, timeout=SLICE)
+                before, seen = seen, session.news(seen, timeout=pause)
+                pause = self.look() if seen == before else self._slice
             except DovetailError:
                 alive = False
                 with self._lock:
@@ -198,6 +238,8 @@ class Reducer:
         if error is not None or (ended and pending is call.last):
             self._finish(call, error)
         with self._turn:
+            if ended:
+                self._progress = time.monotonic()
             if ended and self._flying and self._flying[0] == (call, pending):
                 self._flying.popleft()
         return ended

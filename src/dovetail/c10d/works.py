@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import torch
 import torch.distributed as dist
 
 from dovetail.engine.collectives import Pending
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, TimedOut
+from dovetail.units import format_bytes
 
 LOOK = timedelta(seconds=0.25)  # between two looks whether a peer of a waiting collective is gone
+_LOOK = LOOK.total_seconds()
 # Large tensors travel in pieces of one size, which share the engine's channels: memory does not grow with the model.
 PIECE = 32 << 20  # bytes
 _ENDLESS = timedelta(0)  # torch's word for "no limit"
@@ -35,18 +38,22 @@ class Call:
         "_pending",
         "_targets",
         "_waiter",
+        "begun",
         "buffer",
         "divisor",
+        "limit",
         "nbytes",
         "pieces",
     )
 
-    def __init__(self, tensors: list[torch.Tensor], divisor: int) -> None:
+    def __init__(self, tensors: list[torch.Tensor], divisor: int, limit: float = math.inf) -> None:
         first = tensors[0].detach()  # keeps the memory, should the caller's tensor get another
         whole = len(tensors) == 1 and first.is_contiguous()
         self._targets = [] if whole else tensors  # what the result is copied back to
         self.buffer = first if whole else torch.cat([t.detach().reshape(-1) for t in tensors])
         self.divisor = divisor
+        self.limit = limit  # seconds that it may take without any progress
+        self.begun = time.monotonic()
         self.nbytes = size = self.buffer.nbytes
         # In bytes; one of nothing, too.
         self.pieces = [size] if size <= PIECE else [min(PIECE, size - start) for start in range(0, size, PIECE)]
@@ -141,6 +148,9 @@ class Call:
             base.set_result(None)
         return base.then(outcome)
 
+    def __str__(self) -> str:
+        return f"an all_reduce of {format_bytes(self.nbytes)} ({str(self.buffer.dtype).removeprefix('torch.')})"
+
     @property
     def error(self) -> Exception | None:
         return self._error
@@ -149,18 +159,24 @@ class Call:
 class ReduceWork(dist.Work):
     """A reduction on dovetail's engine."""
 
-    def __init__(self, call: Call, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, call: Call, tensors: list[torch.Tensor], look: Callable[[], object]) -> None:
         super().__init__()
         self._call = call
+        self._look = look  # ends the job if a call is overdue
         self._tensors = tensors
         self._made: torch.futures.Future[Any] | None = None
 
     def wait(self, timeout: timedelta = _ENDLESS) -> bool:
-        """Return when the result is in place; PeerLost names the rank that is gone."""
-        if not self._call.wait(timeout.total_seconds() or None):
-            raise RuntimeError(
-                f"an all_reduce was not done after {timeout.total_seconds():g} s; the ranks still answer"
-            )
+        """Return when the result is in place; PeerLost names the rank that is gone, TimedOut the limit that is over."""
+        end = time.monotonic() + timeout.total_seconds() if timeout else math.inf
+        # In slices: the thread that looks for overdue calls may itself be in a callback that waits for this one.
+        while not self._call.wait(min(_LOOK, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                raise TimedOut(
+                    f"{self._call} was not done after the {timeout.total_seconds():g} s that wait() was given; "
+                    "the ranks still answer: wait longer, or see what the others do"
+                )
+            self._look()
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:

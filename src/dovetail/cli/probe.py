@@ -13,7 +13,7 @@ import typer
 
 from dovetail import codec
 from dovetail.cli.output import write_json
-from dovetail.errors import BadInput, Unreachable
+from dovetail.errors import BadInput, DovetailError, Unreachable
 from dovetail.network.hostfile import read_hosts, read_places
 from dovetail.network.measure import route_address
 from dovetail.units import parse_bytes
@@ -82,6 +82,8 @@ def probe(
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
     except RuntimeError as error:  # torch's store errors are RuntimeErrors
+        if isinstance(error, DovetailError):
+            raise
         lost = f"lost the other hosts at {place.master}:{place.port}"
         raise Unreachable(f"{lost}: {str(error).splitlines()[0]}") from None
     if me:

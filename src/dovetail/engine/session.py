@@ -21,7 +21,7 @@ from dovetail.engine.peers import Store
 from dovetail.engine.rule import Hyper, Rule
 from dovetail.engine.table import LANE, ROUTE, Table, TensorSpec
 from dovetail.engine.usage import Usage
-from dovetail.errors import Misuse, PeerLost, in_a_line
+from dovetail.errors import DovetailError, Misuse, PeerLost, in_a_line
 from dovetail.plan.schedule import Plan
 
 __all__ = ["Hyper", "Options", "Rule", "Session"]
@@ -60,6 +60,7 @@ class Session:
         self._programs = opened.table.for_node(rank).programs  # as the job has them
         self._empty = frozenset(i for i, t in enumerate(opened.table.tensors) if t.nbytes == 0)
         self._error = engine_error()
+        self._gave_up: DovetailError | None = None  # what this rank itself ended the job with
         # Also when the script ends or the session is dropped: peers must not take an end for a loss.
         self._goodbye = weakref.finalize(self, _say_goodbye, opened)
 
@@ -287,8 +288,9 @@ class Session:
         if failure is not None:
             raise self._lost_of(*failure, waited=0.0)
 
-    def fail(self, reason: str) -> None:
-        """Tell everybody that this rank gives up, and stop."""
+    def fail(self, reason: str, *, error: DovetailError | None = None) -> None:
+        """Tell everybody that this rank gives up, and stop; every call here raises `error` from then on."""
+        self._gave_up = error
         self._job.fail(self.rank, reason)
 
     # --- the end ---
@@ -314,11 +316,13 @@ class Session:
             waited = 0.0 if begun is None else time.monotonic() - begun
             raise self._lost(error, waited) from None
 
-    def _lost(self, error: Exception, waited: float) -> PeerLost:
+    def _lost(self, error: Exception, waited: float) -> DovetailError:
         peer, reason, step = error.args
         return self._lost_of(peer, reason, step, waited=waited)
 
-    def _lost_of(self, peer: int, reason: str, step: int, *, waited: float) -> PeerLost:
+    def _lost_of(self, peer: int, reason: str, step: int, *, waited: float) -> DovetailError:
+        if peer == self.rank and self._gave_up is not None:
+            return self._gave_up
         label = self.labels[peer] if 0 <= peer < len(self.labels) else "a peer"
         address = label.rpartition(" at ")[2]
         after = f" (we had waited {waited:.1f} s)" if waited else ""
