@@ -6,6 +6,9 @@ import random
 import signal
 import time
 from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ import torch.distributed as dist
 from harness import ranks, reach
 
 from dovetail.c10d import pulse
-from dovetail.c10d.executor import C10dSession
+from dovetail.c10d.executor import C10dSession, _time_limit
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput, Misuse, PeerLost
 from dovetail.network.model import Cluster, Link
@@ -178,3 +181,27 @@ def test_a_peer_that_is_killed_or_falls_silent_ends_the_wait(sign: signal.Signal
         group.kill(0, sign)
         assert group.errors(within=12) == {1: PeerLost}
         assert word in group.messages()[1]
+
+
+class AsMpis:
+    """A backend without options: asking for them raises, as Backend's own getter does."""
+
+    @property
+    def options(self) -> Any:
+        raise RuntimeError("Backend mpi does not implement getBackendOptions, please implement in your subclass")
+
+
+@pytest.mark.parametrize(
+    ("backend", "limit"),
+    [
+        (SimpleNamespace(options=SimpleNamespace(_timeout=timedelta(seconds=7))), timedelta(seconds=7)),
+        (SimpleNamespace(options=SimpleNamespace()), timedelta(minutes=30)),
+        (AsMpis(), timedelta(minutes=30)),
+    ],
+)
+def test_a_backend_without_a_timeout_gets_torchs(
+    backend: Any, limit: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = SimpleNamespace(_get_backend=lambda device: backend)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_group", lambda: group)
+    assert _time_limit(torch.device("cpu")) == limit

@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -104,8 +105,7 @@ class C10dSession:
     ) -> C10dSession:
         """A session over all ranks; they call it together. It has a group of its own, so no other call gets between."""
         where = device or torch.device("cpu")
-        limit = dist.distributed_c10d._get_default_group()._get_backend(where).options._timeout
-        group = dist.new_group(backend=dist.get_backend(), timeout=limit)
+        group = dist.new_group(backend=dist.get_backend(), timeout=_time_limit(where))
         return cls(group=group, plan=plan, tensors=tensors, device=where, trace=trace)
 
     # --- one iteration ---
@@ -389,3 +389,12 @@ class C10dSession:
 
     def _done(self, tensors: Sequence[int], iteration: int) -> bool:
         return all(self._completed[t] >= iteration for t in tensors)
+
+
+def _time_limit(device: torch.device) -> timedelta:
+    """The default group's for its collectives; torch's own where the backend keeps none, as MPI's."""
+    try:
+        limit: timedelta = dist.distributed_c10d._get_default_group()._get_backend(device).options._timeout
+    except (AttributeError, RuntimeError):
+        return dist.distributed_c10d.default_pg_timeout
+    return limit
