@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from dovetail.errors import BadInput, Misuse
 from dovetail.training.job import Job
+from dovetail.training.wires import carried_on
 
 
 def clip(jobs: Sequence[Job], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
@@ -42,7 +43,8 @@ def _shared(found: Sequence[float | None]) -> float | None:
     if dist.get_world_size() == 1:
         return None
     with torch._C.DisableTorchFunction():
-        mine = torch.tensor([float(None in found), sum(f for f in found if f is not None)], dtype=torch.float64)
+        known = sum(f for f in found if f is not None)
+        mine = torch.tensor([float(None in found), known], dtype=torch.float64, device=carried_on())
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(every, mine)
         unknown, total = torch.stack(every).sum(0).tolist()

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from dovetail.timeline import Timeline
 from dovetail.training.record import merge
+from dovetail.training.wires import carried_on
 
 _PINGS = 8
 
@@ -38,8 +39,8 @@ def _offset() -> float:
             continue
         if rank == 0:
             for _ in range(_PINGS):
-                dist.recv(torch.zeros(1, dtype=torch.float64), src=other)
-                dist.send(torch.tensor([time.monotonic()], dtype=torch.float64), dst=other)
+                dist.recv(_number(), src=other)
+                dist.send(_number(time.monotonic()), dst=other)
         elif rank == other:
             offset = min(_ping() for _ in range(_PINGS))[1]
     return offset
@@ -47,12 +48,16 @@ def _offset() -> float:
 
 def _ping() -> tuple[float, float]:
     """Round trip to rank 0, and the offset it suggests."""
-    theirs = torch.zeros(1, dtype=torch.float64)
+    theirs = _number()
     sent = time.monotonic()
-    dist.send(torch.zeros(1, dtype=torch.float64), dst=0)
+    dist.send(_number(), dst=0)
     dist.recv(theirs, src=0)
     back = time.monotonic()
     return back - sent, theirs.item() - (sent + back) / 2
+
+
+def _number(value: float = 0.0) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64, device=carried_on())
 
 
 def _boot() -> str:

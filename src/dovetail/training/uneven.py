@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from dovetail.errors import BadInput, Misuse
 from dovetail.training.buffers import Common, broadcast
 from dovetail.training.job import Job
+from dovetail.training.wires import carried_on
 
 _JOINED, BUFFERS, ROUND = 0, 1, 2  # votes; ROUND + i: a round of the model's optimizer number i
 
@@ -25,8 +26,9 @@ class Votes:
     def cast(self, vote: int) -> int:
         """What the ranks with data do next, or 0 when there are none left."""
         with torch._C.DisableTorchFunction():
-            found = [torch.empty(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-            dist.all_gather(found, torch.tensor([vote]))
+            mine = torch.tensor([vote], device=carried_on())
+            found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(found, mine)
             votes = [int(said) for said in found]
         active = [rank for rank, said in enumerate(votes) if said != _JOINED]
         if not active:
