@@ -19,13 +19,14 @@ BOUND = 5.0  # seconds from a death to the error
 SILENCE = 4.0  # seconds after which the engine takes silence for death
 
 
-def start() -> DistributedDataParallel:
+def start(backend: str = "dovetail", **settings: Any) -> DistributedDataParallel:
     import dovetail.c10d  # noqa: F401
 
     torch.set_num_threads(1)
-    dist.init_process_group("dovetail", timeout=timedelta(minutes=10))
-    model = DistributedDataParallel(Net(), bucket_cap_mb=0.01)
-    model(batch(0, 0)[0]).sum().backward()
+    dist.init_process_group(backend, timeout=timedelta(minutes=10))
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.01, **settings)
+    for _ in range(2):  # the second forward pass exchanges the order of the buckets
+        model(batch(0, 0)[0]).sum().backward()
     dist.barrier()
     reach("going")
     return model
@@ -93,3 +94,32 @@ def test_every_call_of_a_survivor_fails_and_names_the_rank(sign: signal.Signals,
         assert all("rank 0 at " in text for text, _ in said.values()), said
         assert said.pop(first)[1] < limit
         assert all(seconds < 2.0 for _, seconds in said.values()), said
+
+
+def survive(rank: int, size: int, backend: str, name: str) -> tuple[str, float]:
+    """What a call says in whose middle rank 0 is killed, and when."""
+    model = start(backend, broadcast_buffers=False)
+    if rank == 0:
+        signal.pause()
+    loss, data = model(batch(rank, 0)[0]).sum(), torch.ones(5000)
+    calls: dict[str, Callable[[], Any]] = {"all_reduce": lambda: dist.all_reduce(data), "backward": loss.backward}
+    reach("inside")
+    try:
+        calls[name]()
+    except RuntimeError as error:
+        return str(error), time.time()
+    return "nothing", time.time()
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "backward"])
+@pytest.mark.parametrize("backend", ["gloo", "dovetail"])
+def test_survivors_hear_of_a_death_on_either_backend(backend: str, name: str) -> None:
+    with ranks(3, survive, args=(backend, name)) as group:
+        group.wait_for("inside", ranks=2, within=60)
+        time.sleep(0.3)  # so that both wait
+        killed = time.time()
+        group.kill(0)
+        for said, heard in group.results(BOUND + 5)[1:]:
+            assert said != "nothing"
+            assert killed < heard < killed + BOUND, said
+            assert backend == "gloo" or "rank 0 at " in said, said
