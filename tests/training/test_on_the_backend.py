@@ -1,0 +1,78 @@
+"""`distribute()` where the default group is the backend "dovetail": both engines give the weights of DDP on Gloo."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import ranks
+from networks import OPTIMIZERS, Side, ddp, dovetailed
+from torch import nn
+
+from dovetail.training import clip_grad_norm_, join, shutdown, stats
+
+STEPS = 6
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return OPTIMIZERS["adamw"](model.parameters())
+
+
+def meet(backend: str, rank: int, size: int, number: int) -> None:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + number
+    store = dist.TCPStore(address, port, size, rank == 0, timedelta(seconds=20))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+
+
+def trained(side: Side) -> tuple[list[float], dict[str, torch.Tensor]]:
+    losses = [side.step(step) for step in range(STEPS)]
+    return losses, {name: p.detach().clone() for name, p in side.model.named_parameters()}
+
+
+def train(rank: int, size: int, engine: str, policy: str) -> dict[str, Any]:
+    import dovetail.c10d  # noqa: F401
+
+    meet("gloo", rank, size, 0)
+    wanted = trained(ddp("cnn", _adamw))
+    dist.destroy_process_group()
+    meet("dovetail", rank, size, 1)
+    side = dovetailed("cnn", _adamw, engine=engine, policy=policy)
+    found = trained(side)
+    moved = sum(stats(side.model).sent.values())
+    side.optimizer.zero_grad()
+    side.loss(STEPS).backward()
+    norm = clip_grad_norm_(side.model, 1.0).item()
+    side.optimizer.step()
+    with join(side.model):
+        for step in range(rank + 1):
+            side.step(step)
+    ended = [p.detach().sum().item() for p in side.model.parameters()]
+    shutdown(side.model)
+    reduced = dist.group.WORLD.reduced
+    after = torch.ones(9)
+    dist.all_reduce(after)
+    assert dist.group.WORLD.reduced == reduced + 1
+    dist.destroy_process_group()
+    return {"wanted": wanted, "found": found, "moved": moved, "norm": norm, "ended": ended, "after": after}
+
+
+@pytest.mark.parametrize(
+    ("engine", "policy"),
+    [("native", "p3"), ("c10d", "p3"), ("c10d", "dear")],  # dear's scatters are sends and receives
+)
+def test_weights_are_those_of_ddp_on_gloo(engine: str, policy: str) -> None:
+    with ranks(2, train, args=(engine, policy)) as group:
+        outcomes = group.results(60)
+    for one in outcomes:
+        (losses, weights), (ours, found) = one["wanted"], one["found"]
+        assert ours == losses
+        assert all(torch.equal(weights[name], found[name]) for name in weights)
+        assert one["moved"] > 0
+        assert one["norm"] > 0
+        assert one["after"].tolist() == [2.0] * 9
+    assert outcomes[0]["norm"] == outcomes[1]["norm"]
+    assert outcomes[0]["ended"] == outcomes[1]["ended"]
