@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import ranks, reach
-from networks import OPTIMIZERS, Side, batch, both, build, ddp, dovetailed, same, same_state
+from networks import OPTIMIZERS, Side, batch, both, build, ddp, dovetailed, jobs, same, same_state
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -167,9 +168,38 @@ def ddps_reducer_is_off_and_comes_back() -> None:
         distribute(hooked, _sgd(hooked))
 
 
+def step_returns_while_a_peer_is_held_up() -> None:
+    """Rank 1 begins its iteration only when rank 0 has left step(): no mean can be there yet."""
+    makers: list[Callable[[], Side]] = [
+        lambda: dovetailed("mlp", _sgd),
+        lambda: dovetailed("mlp", _sgd, engine="c10d"),
+        lambda: dovetailed("mlp", _sgd, engine="c10d", policy="dear"),
+        lambda: _handed_over("mlp", _sgd, {}),
+        lambda: _handed_over("mlp", _sgd, {"gradient_as_bucket_view": True}, engine="c10d", policy="dear"),
+    ]
+    store = dist.distributed_c10d._get_default_store()
+    for number, make in enumerate(makers):
+        side, left = make(), f"left step {number}"
+        for step in range(4):
+            side.step(step)
+        if dist.get_rank() == 1:
+            store.wait([left], timedelta(seconds=10))
+        side.optimizer.zero_grad()
+        side.loss(4).backward()
+        side.optimizer.step()
+        if dist.get_rank() == 0:
+            assert len(jobs(side.call)[0]._due) == 6, "weights and biases of three layers"  # type: ignore[arg-type]
+            store.set(left, "")
+        side.step(5)
+        sums: list[Any] = [None, None]
+        dist.all_gather_object(sums, [p.detach().double().sum().item() for p in side.model.parameters()])
+        assert sums[0] == sums[1]
+        shutdown(side.call)  # type: ignore[arg-type]
+
+
 SCENARIOS = (
     every_policy, the_best_by_trial, accumulation, unused_parameters, what_a_group_cannot_do, its_timeline, ddp_models,
-    ddps_reducer_is_off_and_comes_back,
+    ddps_reducer_is_off_and_comes_back, step_returns_while_a_peer_is_held_up,
 )  # fmt: skip
 
 
