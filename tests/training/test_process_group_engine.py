@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from dovetail.engine.session import Options
 from dovetail.errors import BadInput, Misuse, PeerLost
 from dovetail.plan.first_use import first_use
 from dovetail.plan.policies import register_policy
@@ -105,13 +106,21 @@ def what_a_group_cannot_do() -> None:
     for refused in ({"hubs": ["h:1"]}, {"aggregation": "ring"}, {"rate": 1e6}, {"update": "hub"}, {"engine": "mpi"}):
         with pytest.raises(BadInput, match="engine="):
             distribute(model, _sgd(model), **{"engine": "c10d", "hubs": (), **refused})
+    without_effect: dict[str, dict[str, Any]] = {
+        "deterministic=True": {"deterministic": True},
+        "lanes=2, timeout=9.0": {"options": Options(timeout=9.0, lanes=2, trace=True, secret="for a hub")},
+        r"shares=\(0\.5, 0\.5\)": {"options": Options(shares=(0.5, 0.5))},
+    }
+    for named, given in without_effect.items():
+        with pytest.raises(BadInput, match=f"collectives, which know no {named}; leave that out"):
+            distribute(model, _sgd(model), engine="c10d", hubs=(), **given)
     register_policy("p3-sparse", (slices, first_use, partial(sparsify, keep=0.01)))
     with pytest.raises(BadInput, match=r"1\.000% of gradient values .* leave the pass 'sparsify' out"):
         distribute(model, _sgd(model), policy="p3-sparse", engine="c10d")
 
 
 def its_timeline() -> None:
-    side = dovetailed("mlp", _sgd, engine="c10d", policy="dear", trace=True)
+    side = dovetailed("mlp", _sgd, engine="c10d", policy="dear", options=Options(trace=True))
     _steps(side)
     line = gather_timeline(side.model)
     if line is not None:

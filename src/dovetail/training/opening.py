@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 NATIVE, C10D = "native", "c10d"  # dovetail's own engine, or the process group that the user has
 AUTO, FIRST = "auto", "p3"  # what `auto` starts with until it knows more
+_ON_A_GROUP = ("trace", "secret")  # Options that do no harm there; a secret may stand in the environment for other jobs
 _PATIENCE = 300.0  # seconds that a rank's first iteration may be slower than another's
 _UNKNOWN_LINK = Link(startup=50e-6, bandwidth=125e6)  # until links are measured, if the policy weighs them at all
 _GROUP_STARTUP = 5e-3  # of a process group's collectives, if they are slow to start
@@ -65,6 +66,21 @@ class Setting:
                 f"engine={C10D!r} sums in the process group, which has its own pattern and keeps to no rate; "
                 "leave out hubs, aggregation and rate, or the engine"
             )
+        if self.engine == C10D and (idle := self._without_effect()):
+            raise BadInput(
+                f"engine={C10D!r} runs on the process group's own collectives, which know no {', '.join(idle)}; "
+                "leave that out, or the engine"
+            )
+
+    def _without_effect(self) -> list[str]:
+        """What the user set that only our own engine can do, as `name=value`."""
+        usual = Options()
+        given = {field.name: getattr(self.options, field.name) for field in fields(Options)}
+        return [
+            f"{name}={value}"
+            for name, value in given.items()
+            if name not in _ON_A_GROUP and value != getattr(usual, name)
+        ]
 
     @property
     def pattern(self) -> str | None:
