@@ -136,6 +136,9 @@ def zero_redundancy(rank: int, size: int) -> Any:
     return [losses, model.module.state_dict(), [list(s.values()) for s in state.get("state", {}).values()]]
 
 
+LAYERS = 3  # with weights
+
+
 def _plain_net() -> nn.Module:
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
@@ -168,7 +171,11 @@ def fsdp2_mixed_precision(rank: int, size: int) -> Any:
 
 def fsdp2_replicated(rank: int, size: int) -> Any:
     mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("replicate", "shard"))
+    replicas: Any = mesh.get_group("replicate")
+    before = getattr(replicas, "reduced", 0)
     model, losses = _fsdp(rank, mesh)
+    if dist.get_backend() == "dovetail":
+        assert replicas.reduced - before == STEPS * LAYERS, "replicas were not reduced by the engine"
     return [losses, _whole(model)]
 
 
