@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,20 +145,32 @@ class Numbered:
         return self.engine.arrived >= self.number
 
 
+def eventually(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
 def test_a_line_that_moves_on_is_not_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine()
+    now, engine = [0.0], Engine()
+    for module in ("reducer", "works"):
+        monkeypatch.setattr(f"dovetail.c10d.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("dovetail.c10d.reducer.Collectives", lambda session: session)
     reducer = Reducer(lambda: engine, name="test")  # type: ignore[arg-type,return-value]
     for _ in range(4):
-        reducer.submit(Call([torch.zeros(8)], 1, limit=0.6))
-    for _ in range(3):  # each one after the other, none of them after the limit
-        time.sleep(0.3)
+        reducer.submit(Call([torch.zeros(8)], 1, limit=10.0))
+    assert eventually(lambda: engine.issued == 4)
+    for left in (3, 2, 1):  # the third one is done 18 s after its call
+        now[0] += 6
         engine.arrived += 1
+        assert eventually(lambda left=left: len(reducer._flying) == left)  # type: ignore[misc]
+    now[0] += 9
+    assert 0 < reducer.look() <= 1
     assert engine.reasons == []
-    end = time.monotonic() + 5
-    while not engine.reasons and time.monotonic() < end:
-        time.sleep(0.01)
-    assert engine.reasons[0] == "gave up because an all_reduce of 32 B (float32) was not done after 0.6 s"
+    now[0] += 2
+    assert eventually(lambda: bool(engine.reasons))
+    assert engine.reasons[0] == "gave up because an all_reduce of 32 B (float32) was not done after 10 s"
     reducer.close()
     assert not [t for t in threading.enumerate() if t.name == "test"]
 

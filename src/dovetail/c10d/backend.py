@@ -36,7 +36,7 @@ class DovetailGroup(dist.ProcessGroup):
         self._reducer = reducer  # None in a group of one
         self.reduced = 0  # calls that the engine ran
         self._world = plain.size()
-        self._timeout = timeout
+        self._limit = timeout.total_seconds()
         self._kinds: set[tuple[torch.dtype, int, int]] = set()
         if reducer is not None:
             weakref.finalize(self, reducer.close)
@@ -72,8 +72,7 @@ class DovetailGroup(dist.ProcessGroup):
     def _reduce(self, tensors: list[torch.Tensor], divisor: int, timeout: timedelta) -> dist.Work:
         assert self._reducer is not None
         self.reduced += 1
-        limit = timeout if timeout > _UNSET else self._timeout
-        call = Call(tensors, divisor, limit.total_seconds())
+        call = Call(tensors, divisor, timeout.total_seconds() if timeout > _UNSET else self._limit)
         self._reducer.submit(call)
         return ReduceWork(call, tensors, self._reducer.look)
 
