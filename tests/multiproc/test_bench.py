@@ -98,7 +98,7 @@ def test_pulls_in_a_good_order_end_sooner_than_in_any() -> None:
 def test_overhead_is_what_plain_steps_do_not_have() -> None:
     result = bench_overhead(workers=2, params=20, step=0.02, rounds=2, steps=2)
     assert result.params == 20
-    assert 0.01 < result.plain_s.median < 1
+    assert result.plain_s.median > 0
     assert 0 < result.calls.median < 50  # something is submitted and waited for
     assert result.wall.high < 50
 
