@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dovetail.engine.session import Options
 from dovetail.errors import BadInput, Misuse, PeerLost
 from dovetail.plan.first_use import first_use
-from dovetail.plan.policies import register_policy
+from dovetail.plan.policies import policies, register_policy
 from dovetail.plan.slices import slices
 from dovetail.plan.sparsify import sparsify
 from dovetail.training import distribute, gather_timeline, shutdown
@@ -82,7 +82,7 @@ def _fork(side: Side) -> list[float]:
 
 
 def every_policy() -> None:
-    for policy in ("dear", "p3", "caramel", "tac", "ddp", "bulk"):
+    for policy in policies():
         both(_steps, _sgd, network="cnn", engine="c10d", policy=policy)
     for network in ("transformer", "lstm"):
         both(_steps, _adamw, network=network, engine="c10d", policy="dear")
