@@ -6,13 +6,15 @@ import copy
 from typing import Any
 
 import networks
+import pytest
 import torch
 import torch.distributed as dist
 from networks import OPTIMIZERS, Side, both, dovetailed
 from scenarios_loop import SLOW
 from torch import nn
 
-from dovetail.training import shutdown
+from dovetail.errors import Misuse
+from dovetail.training import distribute, shutdown
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -37,26 +39,66 @@ def closures_and_whole_optimizers() -> None:
     both(lambda side: [side.step(i) for i in range(3)], lambda m: Mine(m.parameters(), lr=0.1, momentum=0.5))
 
 
+def _three_steps(side: Side) -> list[float]:
+    return [side.step(i) for i in range(3)]
+
+
 def every_optimizer_of_torch() -> None:
-    for name in ("RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "ASGD", "Rprop"):
-        both(
-            lambda side: [side.step(i) for i in range(3)],
-            lambda m, name=name: getattr(torch.optim, name)(m.parameters(), lr=0.01),  # type: ignore[misc]
-        )
-    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.AdamW(m.parameters(), fused=True))
-    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.Adam(m.parameters(), foreach=True))
+    """All but LBFGS, which needs a closure (above), and SparseAdam, which needs sparse gradients (below)."""
+    others = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
+    kinds: list[Any] = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind not in others]
+    assert {torch.optim.SGD, torch.optim.Adafactor, torch.optim.Rprop} <= set(kinds)
+    for kind in kinds:
+        matrices = kind.__name__ == "Muon"  # it takes no others
+
+        def make(model: nn.Module, kind: Any = kind, matrices: bool = matrices) -> torch.optim.Optimizer:
+            return kind([p for p in model.parameters() if p.ndim == 2 or not matrices], lr=0.01)
+
+        both(_three_steps, make)
+    both(_three_steps, lambda m: torch.optim.AdamW(m.parameters(), fused=True))
+    both(_three_steps, lambda m: torch.optim.Adam(m.parameters(), foreach=True))
+
+
+def sparse_adam_is_refused() -> None:
+    """With sparse gradients by dovetail, with dense ones by torch."""
+    for sparse, kind, word in ((True, Misuse, "sparse=False"), (False, RuntimeError, "does not support dense")):
+        model = nn.Embedding(5, 3, sparse=sparse)
+        optimizer = torch.optim.SparseAdam(model.parameters())
+        distribute(model, optimizer)
+
+        def step(model: Any = model, optimizer: Any = optimizer) -> None:
+            model(torch.tensor([1])).sum().backward()
+            optimizer.step()
+
+        with pytest.raises(kind, match=word):
+            step()
+        shutdown(model)
 
 
 def step_hooks_fire_once() -> None:
-    side = dovetailed("mlp", _sgd)
-    calls: list[str] = []
-    side.optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
-    side.optimizer.register_step_post_hook(lambda *_: calls.append("post"))
-    side.step(0)
-    side.step(1)
-    side.model.state_dict()
-    assert calls == ["pre", "post"] * 2
-    shutdown(side.model)
+    """They may change hyperparameters, and gradients where these are the means."""
+
+    def loop(side: Side) -> list[Any]:
+        calls: list[Any] = []
+
+        def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            optimizer.param_groups[0]["lr"] *= 0.5
+            side.model.last.weight.grad.mul_(2)  # type: ignore[union-attr, operator]
+            calls.append(("before", side.model.last.bias.grad.sum().item()))  # type: ignore[union-attr]
+
+        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            with torch.no_grad():
+                side.model.first.weight.mul_(0.9)  # type: ignore[operator]
+            calls.append(("after", side.model.last.bias.sum().item()))  # type: ignore[operator]
+
+        side.optimizer.register_step_pre_hook(before)
+        side.optimizer.register_step_post_hook(after)
+        for i in range(3):
+            calls.append(side.step(i))
+        side.model.state_dict()
+        return calls
+
+    both(loop, _sgd, update="worker", **SLOW)
 
 
 def gradient_scaler() -> None:
