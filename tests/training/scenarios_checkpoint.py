@@ -25,6 +25,10 @@ ROUTES = [
     ("hub", "ddp", "sgd"),
     ("ddp", "hub", "sgd"),
     ("hub", "worker", "sgd"),
+    ("aggregator", "ddp", "adamw"),
+    ("ddp", "aggregator", "adam"),
+    ("hub", "ddp", "adam"),
+    ("ddp", "hub", "adamw"),
 ]  # from, to, optimizer
 _STEPS = 3
 
@@ -56,10 +60,17 @@ def _moved(move: Callable[[Side, Side, Path], None]) -> None:
         folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
         dist.broadcast_object_list(folder)
         move(first, second, Path(folder[0]) / "checkpoint")
+        same(first.model.state_dict(), second.model.state_dict())
+        same_state(first.optimizer, second.optimizer)
         found += [second.step(i) for i in range(_STEPS, 2 * _STEPS)]
-        assert wanted == found, f"{source} to {target}: {wanted} and {found}"
-        same(whole.model.state_dict(), second.model.state_dict())
-        same_state(whole.optimizer, second.optimizer)
+        told = f"{optimizer}, {source} to {target}: {wanted} and {found}"
+        if optimizer.startswith("adam") and {source, target} & {"aggregator", "hub"}:
+            # The square root's last bits differ; a count of steps that is lost changes losses by more than 1e-3.
+            assert max(abs(a - b) for a, b in zip(wanted, found, strict=True)) < 1e-6, told
+        else:
+            assert wanted == found, told
+            same(whole.model.state_dict(), second.model.state_dict())
+            same_state(whole.optimizer, second.optimizer)
         _end(first, second)
 
 
