@@ -17,6 +17,7 @@ from networks import OPTIMIZERS, Side, batch, both, build, ddp, dovetailed, jobs
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
 
 from dovetail.engine.session import Options
 from dovetail.errors import BadInput, Misuse, PeerLost
@@ -171,10 +172,20 @@ def ddps_reducer_is_off_and_comes_back() -> None:
     shutdown(wrapped)
     assert [ours.step(step) for step in range(4, 8)] == wanted[4:]
     same(reference.model.state_dict(), ours.model.state_dict())
+
+
+def what_ddp_does_beside_its_means_is_refused() -> None:
     hooked = DistributedDataParallel(build("mlp", 0))
     hooked.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    with pytest.raises(BadInput, match="communication hook"):
-        distribute(hooked, _sgd(hooked))
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    of_some_ranks = DistributedDataParallel(build("mlp", 0), process_group=alone)
+    mixed = DistributedDataParallel(build("mlp", 0), mixed_precision=_MixedPrecision(reduce_dtype=torch.bfloat16))
+    for model, word in ((hooked, "communication hook"), (of_some_ranks, "default group"), (mixed, "torch.autocast")):
+        optimizer = _sgd(model)
+        with pytest.raises(BadInput, match=word) as caught:
+            distribute(model, optimizer)
+        assert "\n" not in str(caught.value)
+        assert "step" not in optimizer.__dict__, "the optimizer that was refused is not as it was"
 
 
 def step_returns_while_a_peer_is_held_up() -> None:
@@ -209,6 +220,7 @@ def step_returns_while_a_peer_is_held_up() -> None:
 SCENARIOS = (
     every_policy, the_best_by_trial, accumulation, unused_parameters, what_a_group_cannot_do, its_timeline, ddp_models,
     ddps_reducer_is_off_and_comes_back, step_returns_while_a_peer_is_held_up,
+    what_ddp_does_beside_its_means_is_refused,
 )  # fmt: skip
 
 
