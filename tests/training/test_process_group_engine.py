@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
 
 from dovetail.engine.session import Options
-from dovetail.errors import BadInput, Misuse, PeerLost
+from dovetail.errors import BadInput, DovetailError, Misuse, PeerLost
 from dovetail.plan.first_use import first_use
 from dovetail.plan.policies import policies, register_policy
 from dovetail.plan.slices import slices
@@ -118,6 +118,12 @@ def what_a_group_cannot_do() -> None:
     register_policy("p3-sparse", (slices, first_use, partial(sparsify, keep=0.01)))
     with pytest.raises(BadInput, match=r"1\.000% of gradient values .* leave the pass 'sparsify' out"):
         distribute(model, _sgd(model), policy="p3-sparse", engine="c10d")
+    alone = dist.get_rank() == 0
+    with pytest.raises(DovetailError, match="rank 0 has policy 'p3', engine 'native'"):
+        distribute(model, _sgd(model), engine="native" if alone else "c10d")
+    register_policy("mine", (slices, first_use) if alone else (slices,))
+    with pytest.raises(DovetailError, match="rank 0 has a plan of"):
+        distribute(model, _sgd(model), policy="mine", engine="c10d")
 
 
 def its_timeline() -> None:
