@@ -1,7 +1,7 @@
 """docs/compatibility.md promises nothing without a test: each row names one that pytest finds, each scenario has a row.
 
-A name in a row is a test, or a case that a test runs, in a file that the row links. In a row without a link it is in
-the file linked last in that table ("same file"), or one of the scenarios that RUNNERS run.
+A name in a row is a test, or a case that a test runs, in a file that the row links; "same file" is the one that a row
+above links. In a row without a file it is one of the scenarios that RUNNERS run.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ class Row:
     feature: str
     names: tuple[str, ...]
     links: tuple[Path, ...]
-    above: tuple[Path, ...]  # what the row before linked, or the one before that
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Where the names may be."""
-        return self.links or (*self.above, *RUNNERS)
+        return self.links or RUNNERS
 
 
 def rows(text: str, folder: Path = PAGE.parent) -> list[Row]:
@@ -63,8 +62,9 @@ def rows(text: str, folder: Path = PAGE.parent) -> list[Row]:
         elif column >= 0:
             proof = cells[column]
             links = tuple((folder / link).resolve() for link in LINK.findall(proof))
-            found.append(Row(cells[0], tuple(NAME.findall(LINK.sub("", proof))), links, above))
             above = links or above
+            files = above if "same file" in proof else links
+            found.append(Row(cells[0], tuple(NAME.findall(LINK.sub("", proof))), files))
     return found
 
 
@@ -103,7 +103,17 @@ def test_what_is_no_feature_is_run(tests: dict[Path, frozenset[str]]) -> None:
 
 
 def test_the_check_itself() -> None:
-    table = "| feature | remark | test |\n|---|---|---|\n| a | b | `c` in [d](../e.py) |\n| f | g | `h` |\n"
-    other = "\n| call | runs on |\n|---|---|\n| x | y |\n"
-    file = Path("/e.py")
-    assert rows(table + other, Path("/docs")) == [Row("a", ("c",), (file,), ()), Row("f", ("h",), (), (file,))]
+    table = """
+| feature | remark | test |
+|---|---|---|
+| a | b | `c` in [d](../e.py) |
+| f | g | `h`, same file |
+| i | j | `k` |
+
+| call | runs on |
+|---|---|
+| x | y |
+"""
+    linked = (Path("/e.py"),)
+    wanted = [Row("a", ("c",), linked), Row("f", ("h",), linked), Row("i", ("k",), ())]
+    assert rows(table, Path("/docs")) == wanted

@@ -9,12 +9,12 @@ import networks
 import pytest
 import torch
 import torch.distributed as dist
-from networks import OPTIMIZERS, Side, both, dovetailed
+from networks import OPTIMIZERS, Side, both, distribute, dovetailed
 from scenarios_loop import SLOW
 from torch import nn
 
 from dovetail.errors import Misuse
-from dovetail.training import distribute, shutdown
+from dovetail.training import shutdown
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
