@@ -11,9 +11,13 @@ import torch
 import torch.distributed as dist
 from networks import OPTIMIZERS, Side, both, distribute, dovetailed
 from scenarios_loop import SLOW
+from scenarios_state import _refused
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
-from dovetail.errors import Misuse
+from dovetail.errors import BadInput, Misuse
 from dovetail.training import shutdown
 
 
@@ -73,6 +77,23 @@ def sparse_adam_is_refused() -> None:
         with pytest.raises(kind, match=word):
             step()
         shutdown(model)
+
+
+def parameters_without_plain_memory_are_refused() -> None:
+    """A tensor that holds its values in others has no memory to send; without this line it would not be trained."""
+    mesh = init_device_mesh("cpu", (2,))
+    matrix = torch.eye(4)
+    for parameter, word in (
+        (distribute_tensor(matrix, mesh, [Shard(0)]), "DTensor"),
+        (TwoTensor(matrix, matrix), "TwoTensor"),
+        (matrix.to_sparse(), "sparse_coo"),
+        (matrix.to("meta"), "no values yet"),
+        (nn.UninitializedParameter(), "no values yet"),
+        (matrix.to(torch.complex64), "complex64"),
+    ):
+        model = nn.Linear(4, 4, bias=False)
+        model.weight = parameter if isinstance(parameter, nn.Parameter) else nn.Parameter(parameter)
+        _refused(BadInput, word, lambda model=model: distribute(model, _sgd(model)))  # type: ignore[misc]
 
 
 def step_hooks_fire_once() -> None:
