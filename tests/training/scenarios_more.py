@@ -79,6 +79,18 @@ def sparse_adam_is_refused() -> None:
         shutdown(model)
 
 
+def distributing_twice_is_refused() -> None:
+    """As when a notebook's cell is run again; the first call's training goes on."""
+
+    def loop(side: Side) -> list[float]:
+        for optimizer in (side.optimizer, _sgd(side.model)):
+            if side.dovetail:
+                _refused(BadInput, "shutdown", lambda o=optimizer: distribute(side.model, o))  # type: ignore[misc]
+        return _three_steps(side)
+
+    both(loop, _sgd)
+
+
 def parameters_without_plain_memory_are_refused() -> None:
     """A tensor that holds its values in others has no memory to send; without this line it would not be trained."""
     mesh = init_device_mesh("cpu", (2,))
