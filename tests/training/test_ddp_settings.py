@@ -133,7 +133,7 @@ def settings_that_are_refused() -> None:
     refused(delayed, "delay_all_reduce_named_params")
     refused(nn.Sequential(DistributedDataParallel(build("cnn", 0))), "part '0' is a DDP model")
     one_of_two = {"broadcast_buffers": bool(dist.get_rank())}
-    refused(build("cnn", 0), "ranks train different models", **one_of_two)
+    refused(build("cnn", 0), "rank 0 has broadcast_buffers=False, rank 1 has broadcast_buffers=True", **one_of_two)
 
 
 SCENARIOS = [

@@ -53,8 +53,7 @@ class Prepared:
         lines = [f"parameter {slot.name!r} {form(slot.param)} in group {slot.group}" for slot in self.slots]
         lines += [f"frozen {name!r} {form(p)}" for name, p in model.named_parameters() if name not in mine]
         lines += [f"buffer {name!r} {form(b)}" for name, b in model.named_buffers()]
-        if not self.common.has_buffers:
-            lines.append("broadcast_buffers=False")
+        lines.append(f"broadcast_buffers={self.common.has_buffers}")
         lines += self.opener.describe() if self.opener else []
         return [*lines, f"update at the {'hub' if self.update.remote else 'worker'}"]
 
