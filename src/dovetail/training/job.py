@@ -13,6 +13,7 @@ from dovetail.training.guard import Guard
 from dovetail.training.meter import Meter
 from dovetail.training.order import FirstUse
 from dovetail.training.parts import Engine, Measuring, Update, Voting
+from dovetail.training.plain import plain_torch
 from dovetail.training.record import Recorder
 from dovetail.training.slots import Slot, check_untouched, dense_gradient, dense_like, is_mean
 
@@ -50,6 +51,7 @@ class Job:
         self._factor: torch.Tensor | None = None  # what results of this round are multiplied by when they are here
         self._nesting = 0  # backward() calls on the stack
         self._due: dict[int, Slot] = {}  # in order of first use
+        self._dtype = torch.get_default_dtype()  # of the last step; optimizers make state of it
         self._by_use = self.slots
 
     # Gradients out
@@ -198,7 +200,7 @@ class Job:
         wanted = [slot for slot in dict.fromkeys(slots) if slot.due or (slot.flying and local)]
         if not wanted:
             return
-        with torch._C.DisableTorchFunction():
+        with plain_torch(self._dtype):
             late = [slot.index for slot in wanted if not self._here(slot)]
             if late:
                 self._apply(self._arrived())  # useful work while the network is busy
@@ -303,7 +305,7 @@ class Job:
     def read_grad(self, slot: Slot) -> None:
         """`p.grad` is about to be read: with the update at the worker it must be the mean by then."""
         if slot.flying and not self.update.remote:
-            with torch._C.DisableTorchFunction():
+            with plain_torch(self._dtype):
                 if not self._here(slot):
                     self._wait([slot.index])
                 self._land(slot)
@@ -338,6 +340,7 @@ class Job:
         with torch._C.DisableTorchFunction():
             self.close_round()
             due = self.update.schedule(self._by_use)
+            self._dtype = torch.get_default_dtype()
             self._fresh = False
             self._look_again()
             self.steps += 1
