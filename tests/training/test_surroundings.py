@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import scenarios_contexts
+import scenarios_processes
 from harness import ranks
 from networks import run_all
 
-SCENARIOS = scenarios_contexts.ALL
+SCENARIOS = scenarios_contexts.ALL + scenarios_processes.ALL
 
 
 def run(rank: int, size: int) -> dict[str, str]:
