@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import scenarios_contexts
+import scenarios_hooks
 import scenarios_processes
 from harness import ranks
 from networks import run_all
 
-SCENARIOS = scenarios_contexts.ALL + scenarios_processes.ALL
+SCENARIOS = scenarios_contexts.ALL + scenarios_processes.ALL + scenarios_hooks.ALL
 
 
 def run(rank: int, size: int) -> dict[str, str]:

@@ -196,7 +196,8 @@ class Job:
 
     def settle(self, slots: Iterable[Slot]) -> None:
         """These slots' results are here and their updates applied; further arrivals are taken along."""
-        local = not self.update.remote  # an aggregator's update is under way only from step() on
+        # An aggregator's update is under way only from step() on; inside backward() a mean may need what comes later.
+        local = not self.update.remote and not self._collecting
         wanted = [slot for slot in dict.fromkeys(slots) if slot.due or (slot.flying and local)]
         if not wanted:
             return
@@ -304,7 +305,7 @@ class Job:
 
     def read_grad(self, slot: Slot) -> None:
         """`p.grad` is about to be read: with the update at the worker it must be the mean by then."""
-        if slot.flying and not self.update.remote:
+        if slot.flying and not self.update.remote and not self._collecting:
             with plain_torch(self._dtype):
                 if not self._here(slot):
                     self._wait([slot.index])
@@ -359,6 +360,8 @@ class Job:
 
     def close_round(self) -> None:
         """One round stands behind the coming step, an empty one if need be."""
+        if torch._C._current_graph_task_id() != -1:
+            raise Misuse("optimizer.step() was called inside backward(), where means are not known; call it afterwards")
         self.settle_due()
         if not self._fresh:
             local = next((slot for slot in self.slots if slot.local and slot.param.grad is not None), None)
