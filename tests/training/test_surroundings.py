@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import scenarios_contexts
 import scenarios_hooks
+import scenarios_optimizer
 import scenarios_processes
 from harness import ranks
 from networks import run_all
 
-SCENARIOS = scenarios_contexts.ALL + scenarios_processes.ALL + scenarios_hooks.ALL
+MODULES = (scenarios_contexts, scenarios_processes, scenarios_hooks, scenarios_optimizer)
+SCENARIOS = [function for code in MODULES for function in code.ALL]
 
 
 def run(rank: int, size: int) -> dict[str, str]:
