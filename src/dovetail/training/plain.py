@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,38 +12,40 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 
-@contextlib.contextmanager
-def plain_torch(dtype: torch.dtype) -> Iterator[None]:
+def plain_torch(dtype: torch.dtype) -> AbstractContextManager[Any]:
     """As outside of all of torch's contexts: inference mode, autocast, modes, transforms, another default dtype."""
+    if _is_plain(dtype):  # nearly always; it may be asked for every parameter of a forward pass
+        return torch._C.DisableTorchFunction()
+    return _out_of_all(dtype)
+
+
+def _is_plain(dtype: torch.dtype) -> bool:
+    return not (
+        torch.is_inference_mode_enabled()
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._len_torch_dispatch_stack()
+        or _in_transform()
+        or torch.get_default_dtype() is not dtype
+    )
+
+
+def _in_transform() -> bool:
+    """Inside torch.func's grad, vmap and others, which forbid changes of tensors they do not know."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@contextlib.contextmanager
+def _out_of_all(dtype: torch.dtype) -> Iterator[None]:
+    theirs = torch.get_default_dtype()
     with (
         torch._C.DisableTorchFunction(),
         torch._C._DisableAutocast(),
         torch._C._InferenceMode(False),
-        _without_modes(),
-        _without_transforms(),
-        _default(dtype),
+        _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext(),
+        temporarily_clear_interpreter_stack() if _in_transform() else nullcontext(),
     ):
-        yield
-
-
-def _without_modes() -> Any:
-    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else contextlib.nullcontext()
-
-
-def _without_transforms() -> Any:
-    """Outside of torch.func's grad, vmap and others, which forbid changes of tensors they do not know."""
-    inside = torch._C._functorch.peek_interpreter_stack() is not None
-    return temporarily_clear_interpreter_stack() if inside else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _default(dtype: torch.dtype) -> Iterator[None]:
-    theirs = torch.get_default_dtype()
-    if theirs is dtype:
-        yield
-        return
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(theirs)
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(theirs)
