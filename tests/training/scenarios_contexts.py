@@ -92,6 +92,23 @@ def dispatch_modes_do_not_see_updates() -> None:
     both(_read_between_steps(evaluate), _adam, update="worker", **SLOW)
 
 
+def traced_and_exported_right_after_a_step() -> None:
+    x = torch.ones(2, 8)
+
+    def trace(side: Side) -> Any:
+        return torch.jit.trace(side.model, (x,))(x).tolist()
+
+    def export(side: Side) -> Any:
+        return torch.export.export(side.model, (x,)).module()(x).tolist()
+
+    def export_another(side: Side) -> Any:
+        return torch.export.export(networks.build("mlp", 7), (x,), strict=True).module()(x).tolist()
+
+    for use in (trace, export, export_another):
+        for make in (_adam, _sgd):
+            both(_read_between_steps(use), make, update="worker", **SLOW)
+
+
 @contextlib.contextmanager
 def _doubles() -> Any:
     torch.set_default_dtype(torch.float64)

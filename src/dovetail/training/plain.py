@@ -25,6 +25,8 @@ def _is_plain(dtype: torch.dtype) -> bool:
         or torch._C._is_any_autocast_enabled()
         or torch._C._len_torch_dispatch_stack()
         or _in_transform()
+        or torch._C._get_tracing_state() is not None
+        or torch.compiler._is_compiling_flag
         or torch.get_default_dtype() is not dtype
     )
 
@@ -36,16 +38,30 @@ def _in_transform() -> bool:
 
 @contextlib.contextmanager
 def _out_of_all(dtype: torch.dtype) -> Iterator[None]:
-    theirs = torch.get_default_dtype()
     with (
         torch._C.DisableTorchFunction(),
         torch._C._DisableAutocast(),
         torch._C._InferenceMode(False),
         _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext(),
         temporarily_clear_interpreter_stack() if _in_transform() else nullcontext(),
+        _untraced(),
     ):
+        theirs = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
             yield
         finally:
             torch.set_default_dtype(theirs)
+
+
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    """Unseen by torch.jit.trace, and as no export or compiler is told of: optimizers have other formulas for these."""
+    tracing, compiling = torch._C._get_tracing_state(), torch.compiler._is_compiling_flag
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    torch.compiler._is_compiling_flag = False
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = compiling
+        torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
