@@ -12,7 +12,7 @@ from scenarios_loop import SLOW
 from scenarios_state import _refused
 from torch import nn
 
-from dovetail.errors import Misuse
+from dovetail.errors import DovetailError
 from dovetail.training import distribute, shutdown
 
 
@@ -104,14 +104,14 @@ def gradients_changed_by_late_hooks() -> None:
 
 
 def gradients_changed_after_they_left_are_refused() -> None:
-    """By a hook that no order can put before ours: one of the graph's own nodes."""
+    """By a hook that no order can put before ours: one of the graph's own nodes. Whose rank is told first says it."""
     for change in (_double, _replace, _drop):
         side = dovetailed("mlp", _sgd, update="worker")
         weight: Any = side.model.middle.weight
         node = weight.expand_as(weight).grad_fn.next_functions[0][0]
         node.register_hook(lambda *_, change=change, weight=weight: change(weight))
         for backward in (_backward, _backward_unseen):
-            _refused(Misuse, "inside backward()", lambda b=backward, s=side: b(s.loss(0)))  # type: ignore[misc]
+            _refused(DovetailError, "inside backward()", lambda b=backward, s=side: b(s.loss(0)))  # type: ignore[misc]
             shutdown(side.model)
             distribute(side.model, side.optimizer, update="worker")
         shutdown(side.model)
@@ -120,7 +120,7 @@ def gradients_changed_after_they_left_are_refused() -> None:
 def steps_inside_backward_are_refused() -> None:
     side = dovetailed("mlp", _sgd, update="worker")
     side.model.first.weight.register_post_accumulate_grad_hook(lambda p: side.optimizer.step())  # type: ignore[operator, union-attr]
-    _refused(Misuse, "inside backward()", lambda: side.loss(0).backward())
+    _refused(DovetailError, "inside backward()", lambda: side.loss(0).backward())
     shutdown(side.model)
 
 

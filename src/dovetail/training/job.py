@@ -184,6 +184,9 @@ class Job:
         self.gave_up = True
         self.engine.fail(reason)
 
+    def _in_backward(self) -> bool:
+        return self._collecting and (self._nesting > 0 or torch._C._current_graph_task_id() != -1)
+
     # Results in
 
     def settle_all(self) -> None:
@@ -197,7 +200,7 @@ class Job:
     def settle(self, slots: Iterable[Slot]) -> None:
         """These slots' results are here and their updates applied; further arrivals are taken along."""
         # An aggregator's update is under way only from step() on; inside backward() a mean may need what comes later.
-        local = not self.update.remote and not self._collecting
+        local = not self.update.remote and not self._in_backward()
         wanted = [slot for slot in dict.fromkeys(slots) if slot.due or (slot.flying and local)]
         if not wanted:
             return
@@ -214,7 +217,7 @@ class Job:
             raise Misuse(f"{stale.name!r} was read at step {stale.steps} although step {self.steps} was called")
 
     def _wait(self, indices: Sequence[int]) -> None:
-        if self._collecting and not self._nesting and torch._C._current_graph_task_id() == -1:
+        if self._collecting and not self._in_backward():
             self._give_up("a backward pass ended with an error")
         begun = time.monotonic()
         with self.recorder.waiting(self.slots[indices[0]].name):
@@ -305,7 +308,7 @@ class Job:
 
     def read_grad(self, slot: Slot) -> None:
         """`p.grad` is about to be read: with the update at the worker it must be the mean by then."""
-        if slot.flying and not self.update.remote and not self._collecting:
+        if slot.flying and not self.update.remote and not self._in_backward():
             with plain_torch(self._dtype):
                 if not self._here(slot):
                     self._wait([slot.index])
