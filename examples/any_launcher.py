@@ -1,6 +1,6 @@
 """One script for torchrun, mpirun and srun: dovetail.environment() tells torch who started it.
 
-torchrun: torchrun --standalone --nproc-per-node 2 examples/any_launcher.py
+Run: torchrun --standalone --nproc-per-node 2 examples/any_launcher.py
 Open MPI: mpirun -n 2 python examples/any_launcher.py  (several machines: also -x MASTER_ADDR=HOST-OF-RANK-0)
 MPICH, Intel MPI: mpiexec -n 2 python examples/any_launcher.py  (several machines: also -genv MASTER_ADDR HOST)
 Slurm: srun -n 2 python examples/any_launcher.py

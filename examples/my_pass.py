@@ -1,6 +1,6 @@
 """A pass of your own in one file: big gradients first.
 
-python examples/my_pass.py
+Run: python examples/my_pass.py
 """
 
 from __future__ import annotations

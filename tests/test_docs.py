@@ -5,7 +5,8 @@
 - A `python` block whose first line is `# name.py` becomes that file in the same directory; any other is a fragment:
   it must compile, and the names it takes from dovetail must exist.
 - A `bash` block is not run (it installs, or takes long), but its verbs, options and make targets must exist.
-- An example runs as its docstring says in a line `Run: COMMAND`, from the repository's root.
+- An example runs as its docstring says in a line `Run: COMMAND`, from the repository's root; those that need optional
+  packages are run by tests/extras.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from collected import ROOT, collected
 from dovetail.cli.main import available
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PATIENCE = 120.0  # seconds for one command; a slower one belongs into a `bash` block
 
@@ -182,6 +183,15 @@ def test_examples_run_as_they_say(path: Path, command: str, tmp_path: Path) -> N
     assert path.name in command, f"{path.name} says `Run: {command}`, which does not run it"
     done = shell(command, tmp_path)
     assert done.returncode == 0, f"{command}\n{done.stdout}"
+
+
+def test_each_example_is_run_by_a_test() -> None:
+    found = collected([ROOT / "tests" / "test_docs.py", ROOT / "tests" / "extras" / "test_extras_run.py"])
+    run = {case.removesuffix(".py") for cases in found.values() for case in cases}
+    every = [path for path in (ROOT / "examples").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {"extras", "examples"} == {path.parent.name for path in every}
+    left_out = [str(path) for path in every if path.stem not in run]
+    assert not left_out, f"no test runs {left_out[0]}; a line `Run: COMMAND` in its docstring makes one"
 
 
 def test_the_readme_shows_something_that_runs() -> None:

@@ -11,7 +11,7 @@ import networks
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from networks import OPTIMIZERS, Side, build, ddp, dovetailed, jobs, same, same_state
+from networks import OPTIMIZERS, Side, build, ddp, dovetailed, jobs, possible, same, same_state
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from dovetail.training import shutdown
@@ -25,6 +25,10 @@ ROUTES = [
     ("hub", "ddp", "sgd"),
     ("ddp", "hub", "sgd"),
     ("hub", "worker", "sgd"),
+    ("aggregator", "ddp", "adamw"),
+    ("ddp", "aggregator", "adam"),
+    ("hub", "ddp", "adam"),
+    ("ddp", "hub", "adamw"),
 ]  # from, to, optimizer
 _STEPS = 3
 
@@ -50,16 +54,25 @@ def _end(*sides: Side) -> None:
 def _moved(move: Callable[[Side, Side, Path], None]) -> None:
     """Half the steps on one side, the other half on another, against all of them under DDP."""
     for source, target, optimizer in ROUTES:
+        if not (possible(source) and possible(target)):
+            continue
         whole, first, second = (_side(place, optimizer) for place in ("ddp", source, target))
         wanted = [whole.step(i) for i in range(2 * _STEPS)]
         found = [first.step(i) for i in range(_STEPS)]
         folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
         dist.broadcast_object_list(folder)
         move(first, second, Path(folder[0]) / "checkpoint")
+        same(first.model.state_dict(), second.model.state_dict())
+        same_state(first.optimizer, second.optimizer)
         found += [second.step(i) for i in range(_STEPS, 2 * _STEPS)]
-        assert wanted == found, f"{source} to {target}: {wanted} and {found}"
-        same(whole.model.state_dict(), second.model.state_dict())
-        same_state(whole.optimizer, second.optimizer)
+        told = f"{optimizer}, {source} to {target}: {wanted} and {found}"
+        if optimizer.startswith("adam") and {source, target} & {"aggregator", "hub"}:
+            # The square root's last bits differ; a count of steps that is lost changes losses by more than 1e-3.
+            assert max(abs(a - b) for a, b in zip(wanted, found, strict=True)) < 1e-6, told
+        else:
+            assert wanted == found, told
+            same(whole.model.state_dict(), second.model.state_dict())
+            same_state(whole.optimizer, second.optimizer)
         _end(first, second)
 
 
@@ -111,7 +124,7 @@ def state_is_found_without_gradients() -> None:
 
 def one_rank_saves_alone() -> None:
     """While the other is in the next step already; the file is plain torch's."""
-    for place in ("worker", "aggregator", "hub"):
+    for place in filter(possible, ("worker", "aggregator", "hub")):
         reference, side = _side("ddp", "sgd"), _side(place, "sgd")
         for i in range(2):
             reference.step(i)

@@ -154,6 +154,8 @@ def clipping_of_changed_gradients() -> None:
 
     both(loop, _sgd, update="worker", **SLOW)
 
+
+def clipping_at_the_aggregator_is_refused() -> None:
     side = dovetailed("mlp", _sgd, update="hub")
     side.loss(0).backward()
     _refused(Misuse, "update='worker'", lambda: clip_grad_norm_(side.model, 1.0))
@@ -268,6 +270,8 @@ def uneven_inputs() -> None:
     assert every[0] == every[1], "the ranks trained on with different weights or states"
     shutdown(side.model)
 
+
+def uneven_inputs_at_the_aggregator_are_refused() -> None:
     side = dovetailed("mlp", _sgd, update="hub")
     _refused(BadInput, "update='worker'", lambda: join(side.model).__enter__())
     shutdown(side.model)

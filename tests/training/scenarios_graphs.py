@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import networks
+import pytest
 import torch
 import torch.distributed as dist
 from networks import Side, batch, both, dovetailed, jobs
@@ -47,22 +48,26 @@ def checkpointing_both_ways() -> None:
 
 
 def reentrant_checkpoints_of_shared_weights_are_refused() -> None:
-    """DDP refuses it, too: each checkpoint's own backward pass completes the weight's gradient once more."""
+    """DDP refuses it, too, while gradients of other layers are to come: each checkpoint completes the weight's anew."""
 
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first = nn.Linear(8, 8)
+            self.first, self.shared = nn.Linear(8, 8), nn.Linear(8, 8)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = checkpoint(self.first, x.requires_grad_(), use_reentrant=True)
-            return checkpoint(self.first, x, use_reentrant=True)
+            return checkpoint(
+                self.shared, checkpoint(self.shared, self.first(x), use_reentrant=True), use_reentrant=True
+            )
 
     networks.NETWORKS["shared"] = Shared
     side = dovetailed("shared", _sgd)
     x, _ = batch("mlp", dist.get_rank(), 0)
     _refused(Misuse, "use_reentrant=False", lambda: side.call(x).sum().backward())
     shutdown(side.model)
+    reference = networks.ddp("shared", _sgd)
+    with pytest.raises(RuntimeError, match="ready only once"):
+        reference.call(x).sum().backward()
 
 
 def several_forward_passes_a_step() -> None:
@@ -156,6 +161,28 @@ def reparametrised_weights() -> None:
         return losses
 
     both(loop, _sgd, network="normed", update="worker", **SLOW)
+
+
+def beginning_anew_after_a_failed_backward_pass() -> None:
+    """Half the gradients have left, the other half never will: shutdown() waits for none of them."""
+
+    def fail(grad: torch.Tensor) -> None:
+        raise ZeroDivisionError
+
+    def loop(side: Side) -> list[float]:
+        losses = [side.step(0), side.step(1)]
+        if side.dovetail:
+            x, _ = batch("mlp", dist.get_rank(), 2)
+            hidden: torch.Tensor = side.model.middle(side.model.first(x))  # type: ignore[operator]
+            hidden.register_hook(fail)
+            with pytest.raises(ZeroDivisionError):
+                side.model.last(hidden).sum().backward()  # type: ignore[operator]
+            shutdown(side.model)
+            networks.distribute(side.model, side.optimizer)
+        return [*losses, side.step(3), side.step(4)]
+
+    both(loop, _sgd)
+    both(loop, _sgd, policy="dear", **SLOW)
 
 
 # Compiled models

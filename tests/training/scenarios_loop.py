@@ -244,16 +244,25 @@ def buffers_while_accumulating() -> None:
 
 
 def buffers_follow_rank_zero() -> None:
-    both(lambda side: [side.step(i) for i in range(4)], _sgd, network="cnn", update="worker")
-    side = dovetailed("cnn", _sgd)
-    side.step(0)
-    own = [b.clone() for b in side.model.buffers()]
-    side.loss(1)
-    every: list[Any] = [None, None]
-    dist.all_gather_object(every, (own, [b.clone() for b in side.model.buffers()]))
-    assert not torch.equal(every[0][0][0], every[1][0][0]), "the ranks' statistics should differ before the forward"
-    assert side.model.body[1].num_batches_tracked.item() == 2
-    shutdown(side.model)
+    """A forward pass sees what rank 0's last one left, and leaves this rank's own batch on top of that."""
+
+    def loop(side: Side) -> list[float]:
+        norm: Any = side.model.body[1]  # type: ignore[index]
+        before: list[float] = []
+        after: list[float] = []
+        handle = norm.register_forward_pre_hook(lambda *_: before.extend(norm.running_mean.tolist()))
+        for i in range(4):
+            side.step(i)
+            after += norm.running_mean.tolist()
+        handle.remove()
+        every: list[Any] = [None, None]
+        dist.all_gather_object(every, (before, after))
+        assert every[0][0] == every[1][0], "a forward pass saw other statistics than rank 0's"
+        assert every[0][1] != every[1][1], "the ranks' own batches left the same statistics"
+        return before + after
+
+    for update in ("worker", "hub"):
+        both(loop, _sgd, network="cnn", update=update)
 
 
 def evaluation_between_steps() -> None:

@@ -6,12 +6,18 @@ import copy
 from typing import Any
 
 import networks
+import pytest
 import torch
 import torch.distributed as dist
-from networks import OPTIMIZERS, Side, both, ddp, dovetailed, in_flight, same, same_state
+from networks import OPTIMIZERS, Side, both, ddp, distribute, dovetailed, in_flight, same, same_state
 from scenarios_loop import SLOW
+from scenarios_state import _refused
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
+from dovetail.errors import BadInput, Misuse
 from dovetail.training import shutdown
 
 
@@ -37,26 +43,95 @@ def closures_and_whole_optimizers() -> None:
     both(lambda side: [side.step(i) for i in range(3)], lambda m: Mine(m.parameters(), lr=0.1, momentum=0.5))
 
 
+def _three_steps(side: Side) -> list[float]:
+    return [side.step(i) for i in range(3)]
+
+
 def every_optimizer_of_torch() -> None:
-    for name in ("RMSprop", "NAdam", "RAdam", "Adadelta", "Adamax", "ASGD", "Rprop"):
-        both(
-            lambda side: [side.step(i) for i in range(3)],
-            lambda m, name=name: getattr(torch.optim, name)(m.parameters(), lr=0.01),  # type: ignore[misc]
-        )
-    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.AdamW(m.parameters(), fused=True))
-    both(lambda side: [side.step(i) for i in range(3)], lambda m: torch.optim.Adam(m.parameters(), foreach=True))
+    """All but LBFGS, which needs a closure (above), and SparseAdam, which needs sparse gradients (below)."""
+    others = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
+    kinds: list[Any] = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind not in others]
+    assert {torch.optim.SGD, torch.optim.Adafactor, torch.optim.Rprop} <= set(kinds)
+    for kind in kinds:
+        matrices = kind.__name__ == "Muon"  # it takes no others
+
+        def make(model: nn.Module, kind: Any = kind, matrices: bool = matrices) -> torch.optim.Optimizer:
+            return kind([p for p in model.parameters() if p.ndim == 2 or not matrices], lr=0.01)
+
+        both(_three_steps, make)
+    both(_three_steps, lambda m: torch.optim.AdamW(m.parameters(), fused=True))
+    both(_three_steps, lambda m: torch.optim.Adam(m.parameters(), foreach=True))
+
+
+def sparse_adam_is_refused() -> None:
+    """With sparse gradients by dovetail, with dense ones by torch."""
+    for sparse, kind, word in ((True, Misuse, "sparse=False"), (False, RuntimeError, "does not support dense")):
+        model = nn.Embedding(5, 3, sparse=sparse)
+        optimizer = torch.optim.SparseAdam(model.parameters())
+        distribute(model, optimizer)
+
+        def step(model: Any = model, optimizer: Any = optimizer) -> None:
+            model(torch.tensor([1])).sum().backward()
+            optimizer.step()
+
+        with pytest.raises(kind, match=word):
+            step()
+        shutdown(model)
+
+
+def distributing_twice_is_refused() -> None:
+    """As when a notebook's cell is run again; the first call's training goes on."""
+
+    def loop(side: Side) -> list[float]:
+        for optimizer in (side.optimizer, _sgd(side.model)):
+            if side.dovetail:
+                _refused(BadInput, "shutdown", lambda o=optimizer: distribute(side.model, o))  # type: ignore[misc]
+        return _three_steps(side)
+
+    both(loop, _sgd)
+
+
+def parameters_without_plain_memory_are_refused() -> None:
+    """A tensor that holds its values in others has no memory to send; without this line it would not be trained."""
+    mesh = init_device_mesh("cpu", (2,))
+    matrix = torch.eye(4)
+    for parameter, word in (
+        (distribute_tensor(matrix, mesh, [Shard(0)]), "DTensor"),
+        (TwoTensor(matrix, matrix), "TwoTensor"),
+        (matrix.to_sparse(), "sparse_coo"),
+        (matrix.to("meta"), "no values yet"),
+        (nn.UninitializedParameter(), "no values yet"),
+        (matrix.to(torch.complex64), "complex64"),
+    ):
+        model = nn.Linear(4, 4, bias=False)
+        model.weight = parameter if isinstance(parameter, nn.Parameter) else nn.Parameter(parameter)
+        _refused(BadInput, word, lambda model=model: distribute(model, _sgd(model)))  # type: ignore[misc]
 
 
 def step_hooks_fire_once() -> None:
-    side = dovetailed("mlp", _sgd)
-    calls: list[str] = []
-    side.optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
-    side.optimizer.register_step_post_hook(lambda *_: calls.append("post"))
-    side.step(0)
-    side.step(1)
-    side.model.state_dict()
-    assert calls == ["pre", "post"] * 2
-    shutdown(side.model)
+    """They may change hyperparameters, and gradients where these are the means."""
+
+    def loop(side: Side) -> list[Any]:
+        calls: list[Any] = []
+
+        def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            optimizer.param_groups[0]["lr"] *= 0.5
+            side.model.last.weight.grad.mul_(2)  # type: ignore[union-attr, operator]
+            calls.append(("before", side.model.last.bias.grad.sum().item()))  # type: ignore[union-attr]
+
+        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            with torch.no_grad():
+                side.model.first.weight.mul_(0.9)  # type: ignore[operator]
+            calls.append(("after", side.model.last.bias.sum().item()))  # type: ignore[operator]
+
+        side.optimizer.register_step_pre_hook(before)
+        side.optimizer.register_step_post_hook(after)
+        for i in range(3):
+            calls.append(side.step(i))
+        side.model.state_dict()
+        return calls
+
+    both(loop, _sgd, update="worker", **SLOW)
 
 
 def gradient_scaler() -> None:
@@ -79,6 +154,14 @@ def gradient_scaler() -> None:
         both(loop, lambda m, kind=fused: kind(m.parameters(), lr=0.05, fused=True), **SLOW)  # type: ignore[misc]
 
 
+def _share_gradients(side: Side) -> None:
+    """Where nobody calls the root module DDP sends nothing, so that its means are made here."""
+    if not side.dovetail:
+        for p in side.model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2  # type: ignore[operator]
+
+
 def checkpointed_layers() -> None:
     from torch.utils.checkpoint import checkpoint
 
@@ -91,13 +174,12 @@ def checkpointed_layers() -> None:
             hidden = checkpoint(lambda v: torch.relu(model.first(v)), x, use_reentrant=False)
             loss = model.last(torch.relu(model.middle(hidden))).square().mean()
             loss.backward()
+            _share_gradients(side)
             losses.append(loss.item())
             side.optimizer.step()
         return losses
 
-    side = dovetailed("mlp", _sgd, **SLOW)
-    assert loop(side)[2] > 0
-    shutdown(side.model)
+    both(loop, _sgd, **SLOW)
 
 
 def models_called_in_pieces() -> None:
@@ -112,11 +194,7 @@ def models_called_in_pieces() -> None:
             y = nn.functional.linear(torch.relu(model.first(x)), model.middle.weight) @ model.last.weight.t()
             loss = y.square().mean() + model.middle.bias.sum() + model.last.bias.sum()
             loss.backward()
-            grads = [p.grad for p in model.parameters()]
-            if not side.dovetail:
-                for g in grads:
-                    dist.all_reduce(g)
-                    g /= 2
+            _share_gradients(side)
             side.optimizer.step()
             seen.append(loss.item())
         return seen

@@ -19,11 +19,12 @@ from networks import OPTIMIZERS, Side, batch, both, build, ddp, dovetailed, jobs
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
 
 from dovetail.engine.session import Options
-from dovetail.errors import BadInput, Misuse, PeerLost
+from dovetail.errors import BadInput, DovetailError, Misuse, PeerLost
 from dovetail.plan.first_use import first_use
-from dovetail.plan.policies import register_policy
+from dovetail.plan.policies import policies, register_policy
 from dovetail.plan.slices import slices
 from dovetail.plan.sparsify import sparsify
 from dovetail.training import distribute, gather_timeline, shutdown
@@ -84,7 +85,7 @@ def _fork(side: Side) -> list[float]:
 
 
 def every_policy() -> None:
-    for policy in ("dear", "p3", "caramel", "tac", "ddp", "bulk"):
+    for policy in policies():
         both(_steps, _sgd, network="cnn", engine="c10d", policy=policy)
     for network in ("transformer", "lstm"):
         both(_steps, _adamw, network=network, engine="c10d", policy="dear")
@@ -119,6 +120,12 @@ def what_a_group_cannot_do() -> None:
     register_policy("p3-sparse", (slices, first_use, partial(sparsify, keep=0.01)))
     with pytest.raises(BadInput, match=r"1\.000% of gradient values .* leave the pass 'sparsify' out"):
         distribute(model, _sgd(model), policy="p3-sparse", engine="c10d")
+    alone = dist.get_rank() == 0
+    with pytest.raises(DovetailError, match="rank 0 has policy 'p3', engine 'native'"):
+        distribute(model, _sgd(model), engine="native" if alone else "c10d")
+    register_policy("mine", (slices, first_use) if alone else (slices,))
+    with pytest.raises(DovetailError, match="rank 0 has a plan of"):
+        distribute(model, _sgd(model), policy="mine", engine="c10d")
 
 
 def its_timeline() -> None:
@@ -181,10 +188,20 @@ def ddps_reducer_is_off_and_comes_back() -> None:
     assert _gloo_calls(lambda: found.extend(ours.step(step) for step in range(4, 8))) >= 4
     assert found == wanted
     same(reference.model.state_dict(), ours.model.state_dict())
+
+
+def what_ddp_does_beside_its_means_is_refused() -> None:
     hooked = DistributedDataParallel(build("mlp", 0))
     hooked.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    with pytest.raises(BadInput, match="communication hook"):
-        distribute(hooked, _sgd(hooked))
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    of_some_ranks = DistributedDataParallel(build("mlp", 0), process_group=alone)
+    mixed = DistributedDataParallel(build("mlp", 0), mixed_precision=_MixedPrecision(reduce_dtype=torch.bfloat16))
+    for model, word in ((hooked, "communication hook"), (of_some_ranks, "default group"), (mixed, "torch.autocast")):
+        optimizer = _sgd(model)
+        with pytest.raises(BadInput, match=word) as caught:
+            distribute(model, optimizer)
+        assert "\n" not in str(caught.value)
+        assert "step" not in optimizer.__dict__, "the optimizer that was refused is not as it was"
 
 
 def step_returns_while_a_peer_is_held_up() -> None:
@@ -238,7 +255,7 @@ def copies_of_ddp_models_are_ddps_own() -> None:
 SCENARIOS = (
     every_policy, the_best_by_trial, accumulation, unused_parameters, what_a_group_cannot_do, its_timeline, ddp_models,
     ddps_reducer_is_off_and_comes_back, step_returns_while_a_peer_is_held_up,
-    copies_of_ddp_models_are_ddps_own,
+    copies_of_ddp_models_are_ddps_own, what_ddp_does_beside_its_means_is_refused,
 )  # fmt: skip
 
 

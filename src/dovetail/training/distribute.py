@@ -92,6 +92,7 @@ def distribute(
     )
 
     def prepare() -> Prepared:
+        _check_new(optimizer)
         check_untouched(optimizer)
         serve_if_asked()
         check_wrapped(model)
@@ -116,6 +117,16 @@ def distribute(
         running.until_shut_down(reducer_off(model, no_sync))
     _running.setdefault(model, []).append(running)
     return optimizer
+
+
+def _check_new(optimizer: Optimizer) -> None:
+    """BadInput if a parameter is trained by an earlier call: both would send its gradient, from the same memory."""
+    taken = {id(slot.param) for jobs in _running.values() for running in jobs for slot in running.job.slots}
+    if any(id(param) in taken for group in optimizer.param_groups for param in group["params"]):
+        raise BadInput(
+            "a parameter of this optimizer is distributed already; call dovetail.shutdown(model) before the next "
+            "dovetail.distribute(), and give each parameter to one optimizer only"
+        )
 
 
 def _place(setting: Setting, optimizer: Optimizer, update: str) -> str:

@@ -69,12 +69,14 @@ class HubUpdate:
         self._versions = [0] * len(slots)  # torch's count of changes when the values here were the aggregator's
         self._before: dict[int, torch.Tensor] = {}  # values that code outside torch's sight may change
         self._updates = [0] * len(slots)
+        self._told = False  # all ranks hold what the aggregator was given last, which may still be on its way
 
     def attach(self, masters: Masters) -> None:
         """A new session: it gets the values and the state as they are now."""
         self._masters = masters
         self._bound = [0] * len(self._slots)
         self.push()
+        self._told = False  # the leader's state may be news to the others
 
     def push(self) -> None:
         """Set the aggregator's values and optimizer state from the parameters and `optimizer.state`."""
@@ -87,10 +89,13 @@ class HubUpdate:
             for number, tensor in enumerate(held, start=1):
                 if tensor is not None:
                     self._put(slot, number, tensor.detach().to(slot.param.dtype).contiguous())
+        self._told = True
 
     def pull(self) -> None:
         """Bring `optimizer.state` up to date with the aggregator, in torch's own form."""
         assert self._masters is not None
+        if self._told:
+            return
         names = _STATE[self.rule.kind]
         if self.rule.kind == "sgd" and all(group["momentum"] == 0 for group in self._optimizer.param_groups):
             return
@@ -114,6 +119,7 @@ class HubUpdate:
             moved = param.data_ptr() != self._bound[i]
             if moved or param._version != self._versions[i] or (before is not None and not torch.equal(before, param)):
                 self._put(slot, 0, param)
+        self._told = False
         self._sent = [_hyper(group) for group in self._optimizer.param_groups]
         return self._sent
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from dovetail.c10d.executor import C10dSession
 from dovetail.c10d.line import fitted
 from dovetail.engine.opening import store_host
-from dovetail.engine.peers import Meeting
+from dovetail.engine.peers import Meeting, digest
 from dovetail.engine.rule import Rule
 from dovetail.engine.session import Options, Session
 from dovetail.engine.sparse import SparseSession, check_sparse
@@ -121,10 +120,10 @@ def agree(prepare: Callable[[], T], describe: Callable[[T], list[str]]) -> tuple
         lines = describe(made)
     except Exception as error:
         failure = error
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    shown = digest(lines)
     world = dist.get_world_size()
     said: list[Any] = [None] * world
-    dist.all_gather_object(said, (digest, str(failure) if failure else "", secrets.token_hex(4)))
+    dist.all_gather_object(said, (shown, str(failure) if failure else "", secrets.token_hex(4)))
     if failure is not None:
         raise failure
     broken = next((rank for rank, (_, message, _) in enumerate(said) if message), None)
@@ -134,7 +133,7 @@ def agree(prepare: Callable[[], T], describe: Callable[[T], list[str]]) -> tuple
     if other is not None:
         every: list[Any] = [None] * world
         dist.all_gather_object(every, lines)
-        raise Mismatch(f"ranks train different models: {_difference(every[0], every[other], other)}")
+        raise Mismatch(f"ranks do not train alike: {_difference(every[0], every[other], other)}")
     return made, f"train-{said[0][2]}"
 
 
@@ -166,6 +165,13 @@ class Opener:
             check_sparse(self.plan, self._tensors(self.plan))
         if setting.autotune:
             self._check_tunable()
+
+    def describe(self) -> list[str]:
+        """What ranks must have in common to meet; a session of the native engine compares the rest itself."""
+        lines = [f"policy {self.setting.policy!r}, engine {self.setting.engine!r}"]
+        if self.setting.engine == C10D:
+            lines.append(f"a plan of {len(self.plan.transfers)} transfers ({digest(self.plan)[:8]})")
+        return lines
 
     def _check_tunable(self) -> None:
         chosen = self.free or self.setting.policy == AUTO  # then a pattern without masters to move is no mistake

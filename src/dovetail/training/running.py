@@ -55,6 +55,7 @@ class Prepared:
         lines += [f"buffer {name!r} {form(b)}" for name, b in model.named_buffers()]
         if not self.common.has_buffers:
             lines.append("broadcast_buffers=False")
+        lines += self.opener.describe() if self.opener else []
         return [*lines, f"update at the {'hub' if self.update.remote else 'worker'}"]
 
 

@@ -79,6 +79,13 @@ def _named(model: torch.nn.Module, group_of: dict[torch.nn.Parameter, int]) -> I
 
 
 def _check(name: str, param: torch.Tensor, device: torch.device | None) -> None:
+    if torch.nn.parameter.is_lazy(param) or param.is_meta:
+        raise BadInput(f"parameter {name!r} has no values yet (lazy or meta); initialise the model before distribute()")
+    if type(param).__torch_dispatch__ != torch.Tensor.__torch_dispatch__:
+        raise BadInput(
+            f"parameter {name!r} is a {type(param).__name__}, which holds its values in tensors of its own; dovetail "
+            "trains plain ones (sharded or tensor-parallel models: the backend 'dovetail' under FSDP2 or DTensor)"
+        )
     if device is not None and param.device != device:
         raise BadInput(
             f"parameter {name!r} is on {param.device}; the engine moves gradients on {device} only "

@@ -29,6 +29,8 @@ def check_wrapped(model: torch.nn.Module) -> None:
         if inner is not None:
             raise BadInput(f"the model's part {inner!r} is a DDP model, which would sum a second time; distribute that")
         return
+    if model.mixed_precision is not None:  # DDP makes a communication hook of it
+        raise BadInput("the DDP model has mixed_precision, which dovetail would leave out; use torch.autocast")
     if model._comm_hooks:
         raise BadInput("the DDP model has a communication hook, which dovetail would leave out; distribute one without")
     if hasattr(model, "buffer_hook"):
@@ -39,8 +41,6 @@ def check_wrapped(model: torch.nn.Module) -> None:
         raise BadInput(
             "the DDP model has delay_all_reduce_named_params, which dovetail would leave out; distribute one without"
         )
-    if model.mixed_precision is not None:
-        raise BadInput("the DDP model has mixed_precision, which dovetail would leave out; use torch.autocast")
     if dist.get_world_size(model.process_group) != dist.get_world_size():
         raise BadInput("the DDP model's process_group is a part of all ranks; dovetail trains over the default group")
 
