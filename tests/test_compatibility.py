@@ -25,6 +25,7 @@ RUNNERS = tuple(
         "training/test_features.py",
         "training/test_process_group_engine.py",
         "training/test_semantics.py",
+        "training/test_surroundings.py",
     )
 )  # their cases are features
 NO_FEATURE = {

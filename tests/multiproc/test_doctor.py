@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dovetail.doctor import urgent
+from dovetail.doctor.training import ENOUGH
 
 
 def test_one_screen_and_figures_that_make_sense(tmp_path: Path) -> None:
@@ -25,6 +28,12 @@ def test_one_screen_and_figures_that_make_sense(tmp_path: Path) -> None:
     assert 0.09 < training["compute_s"] <= training["iteration_s"]
     # At the rank's own limit the gradients need 60 ms; frames and waits for the other rank may stretch it.
     assert 0.03 < training["communication_s"] < 10
+    # Computing is emulated, so that a busy machine takes little from it: hardly anything hidden is no overlap at all.
+    hidden = training["communication_s"] - training["exposed_s"]
+    shorter = min(training["compute_s"], training["communication_s"])
+    assert 0.1 < training["alpha"] == pytest.approx(min(1.0, hidden / shorter))
+    assert f"alpha {training['alpha']:.2f}: " in done.stdout
+    assert (found["overlap"]["state"] == "good") == (training["alpha"] >= ENOUGH)
 
 
 def test_equal_priorities_are_not_taken_for_live_ones(monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ import networks
 import pytest
 import torch
 import torch.distributed as dist
-from networks import OPTIMIZERS, Side, both, distribute, dovetailed
+from networks import OPTIMIZERS, Side, both, ddp, distribute, dovetailed, in_flight, same, same_state
 from scenarios_loop import SLOW
 from scenarios_state import _refused
 from torch import nn
@@ -239,14 +239,24 @@ def functions_that_read_memory() -> None:
 
 
 def copies_train_alone() -> None:
-    side = dovetailed("mlp", _sgd, **SLOW)
-    side.step(0)
-    alone = copy.deepcopy(side.model)
-    optimizer = _sgd(alone)
+    """Copies go on by themselves with the state they were copied in; the original stays as it is, and distributed."""
+    reference, side = ddp("mlp", _sgd), dovetailed("mlp", _sgd, **SLOW)
+    copies: list[Side] = []
+    for one in (reference, side):
+        one.step(0)
+        assert not one.dovetail or in_flight(one) > 0
+        model, optimizer = copy.deepcopy((one.model, one.optimizer))
+        copies.append(Side(model, model, optimizer, one.no_sync))
     if dist.get_rank() == 0:  # no other rank takes part
-        alone(torch.ones(2, 8)).sum().backward()
-        optimizer.step()
-    side.step(1)
+        wanted, found = ([alone.step(i) for i in range(1, 4)] for alone in copies)
+        assert wanted == found
+        same(copies[0].model.state_dict(), copies[1].model.state_dict())
+        same_state(copies[0].optimizer, copies[1].optimizer)
+        assert not torch.equal(copies[1].model.middle.weight, side.model.middle.weight)
+    same(reference.model.state_dict(), side.model.state_dict())
+    assert reference.step(1) == side.step(1)
+    same(reference.model.state_dict(), side.model.state_dict())
+    same_state(reference.optimizer, side.optimizer)
     shutdown(side.model)
 
 

@@ -203,18 +203,6 @@ def stepping_on_local_gradients_is_refused() -> None:
     shutdown(side.model)
 
 
-def _double(param: Any) -> None:
-    param.grad.mul_(2)
-
-
-def late_hooks_on_gradients_are_refused() -> None:
-    side = dovetailed("mlp", _sgd, **SLOW)
-    handle = side.model.last.weight.register_post_accumulate_grad_hook(_double)
-    _refused(Misuse, "before", lambda: side.loss(0).backward())
-    handle.remove()
-    shutdown(side.model)
-
-
 def thawed_and_added_parameters_are_refused() -> None:
     side = dovetailed("mlp", _sgd)
     side.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})

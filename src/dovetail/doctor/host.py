@@ -8,8 +8,10 @@ import importlib.metadata
 import ipaddress
 import os
 import platform
+import queue
 import socket
 import struct
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from dovetail.errors import BadInput
 from dovetail.lab import available
 
 LEAST_TORCH = (2, 6)
+PATIENCE = 5.0  # seconds for a name to be found
 _SIOCGIFADDR = 0x8915
 
 
@@ -59,9 +62,18 @@ def _version(package: str) -> str:
 
 def interface(host: str, environment: Mapping[str, str]) -> Check:
     """The address that this machine would give to its peers, and why that one."""
-    towards, why = _towards(host, environment)
-    if host:
-        _check_known(host)
+    towards, source, why = _towards(host, environment)
+    problem = _unknown(towards) if towards else ""
+    if problem and host:
+        raise BadInput(f"--facing {host!r}: {problem}; give a peer's name or address")
+    if problem:
+        return Check(
+            name="network",
+            state=BROKEN,
+            found=f"{source}={environment[source]}: {problem}",
+            advice=f"a job that is started with this {source} cannot meet: set it to a name or address that is known",
+            figures={"why": problem},
+        )
     address = facing(towards or "192.0.2.1")
     device = device_of(address)
     loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
@@ -79,24 +91,36 @@ def interface(host: str, environment: Mapping[str, str]) -> Check:
     )
 
 
-def _check_known(host: str) -> None:
+def _unknown(host: str) -> str:
+    """What is wrong with the name, in words; empty if it leads to an address."""
+    answer: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            socket.getaddrinfo(host, None)
+            answer.put("")
+        except (OSError, UnicodeError):
+            answer.put("no such host is known here")
+
+    # The resolver itself has no bound: a name server that is gone takes it half a minute and more.
+    threading.Thread(target=ask, daemon=True).start()
     try:
-        socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError):
-        raise BadInput(f"--facing {host!r}: no such host is known here; give a peer's name or address") from None
+        return answer.get(timeout=PATIENCE)
+    except queue.Empty:
+        return f"nobody has told within {PATIENCE:g} s who that is"
 
 
-def _towards(host: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The host whose route decides, as when a job opens, and the reason in words."""
+def _towards(host: str, environment: Mapping[str, str]) -> tuple[str, str, str]:
+    """The host whose route decides, as when a job opens, the variable that names it, and the reason in words."""
     if host:
-        return host, f"its route leads to {host}"
+        return host, "", f"its route leads to {host}"
     master = environment.get("MASTER_ADDR", "")
     if master:
-        return master, f"its route leads to {master} (MASTER_ADDR)"
+        return master, "MASTER_ADDR", f"its route leads to {master} (MASTER_ADDR)"
     hub = environment.get("DOVETAIL_HUBS", "").split(",")[0].strip()
     if hub:
-        return parse_address(hub)[0], f"its route leads to {hub} (DOVETAIL_HUBS)"
-    return "", "its route leads outward (neither MASTER_ADDR nor DOVETAIL_HUBS is set)"
+        return parse_address(hub)[0], "DOVETAIL_HUBS", f"its route leads to {hub} (DOVETAIL_HUBS)"
+    return "", "", "its route leads outward (neither MASTER_ADDR nor DOVETAIL_HUBS is set)"
 
 
 def device_of(address: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,18 @@ from dovetail.training.wrapped import check_common, check_wrapped, reducer_off
 
 _UPDATES = ("auto", "worker", "hub")
 _running: weakref.WeakKeyDictionary[torch.nn.Module, list[Running]] = weakref.WeakKeyDictionary()
+_of_parent: list[Running] = []  # kept: to take an engine apart is to wait for its threads, which a fork does not have
+
+
+def _forked() -> None:
+    """In a child, such as a DataLoader's worker: model and optimizer are copies as they stand, which nobody feeds."""
+    for running in itertools.chain.from_iterable(_running.values()):
+        running.detach()
+        _of_parent.append(running)
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def distribute(

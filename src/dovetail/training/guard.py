@@ -24,7 +24,7 @@ _PROPERTIES = (
 _METHODS = (
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous", "element_size",
     "is_floating_point", "is_complex", "is_signed", "get_device", "requires_grad_", "retain_grad", "register_hook",
-    "register_post_accumulate_grad_hook", "__len__", "__hash__", "is_pinned", "is_shared", "is_same_size", "_is_view",
+    "__len__", "__hash__", "is_pinned", "is_shared", "is_same_size", "_is_view",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ _grad_attribute: Any = torch.Tensor.grad
 _data_attribute: Any = torch.Tensor.data
 _ZERO_GRAD = torch.nn.Module.zero_grad.__code__
 
-_READ, _LOOK, _GRAD, _NEW_GRAD, _RAW, _BACKWARD = range(6)
+_READ, _LOOK, _GRAD, _NEW_GRAD, _RAW, _BACKWARD, _HOOK = range(7)
 _KINDS: dict[object, int] = {
     **dict.fromkeys(_looks(), _LOOK),
     _grad_attribute.__get__: _GRAD,
@@ -56,6 +56,7 @@ _KINDS: dict[object, int] = {
     torch.Tensor.untyped_storage: _RAW,
     torch.Tensor.backward: _BACKWARD,
     torch.autograd.backward: _BACKWARD,
+    torch.Tensor.register_post_accumulate_grad_hook: _HOOK,
 }
 
 
@@ -127,12 +128,21 @@ class Guard(TorchFunctionMode):
         if is_dynamo_compiling() and self._blind:
             return func(*args, **(kwargs or {}))
         kind = _KINDS.get(func, _READ)
-        if kind == _BACKWARD:
-            with self._job.backward():
-                return func(*args, **(kwargs or {}))
+        if kind >= _BACKWARD:
+            return self._around(kind, func, args, kwargs or {})
         if kind != _LOOK and (self.outstanding or self.recording or kind == _RAW):
             self._look(kind, args, kwargs)
         return func(*args, **kwargs) if kwargs else func(*args)
+
+    def _around(self, kind: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kind == _BACKWARD:
+            with self._job.backward():
+                return func(*args, **kwargs)
+        handle = func(*args, **kwargs)
+        slot = self._slot_of.get(id(args[0]))
+        if slot is not None:
+            slot.send_last()
+        return handle
 
     def _look(self, kind: int, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         if kind in (_GRAD, _NEW_GRAD):

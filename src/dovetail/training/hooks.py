@@ -52,7 +52,9 @@ class BeforeForward:
 @contextmanager
 def attach(model: torch.nn.Module, job: Job, common: Common | None) -> Iterator[None]:
     """Hooks on for as long as the context lasts."""
-    handles: list[Any] = [_on_gradient(slot.param, partial(_sent, job, slot)) for slot in job.slots]
+    for slot in job.slots:
+        slot.hook = _on_gradient(slot.param, partial(_sent, job, slot))
+    handles: list[Any] = [slot.hook for slot in job.slots]
     handles.append(model.register_forward_pre_hook(BeforeForward(job, common)))
     try:
         yield

@@ -13,6 +13,7 @@ from dovetail.training.guard import Guard
 from dovetail.training.meter import Meter
 from dovetail.training.order import FirstUse
 from dovetail.training.parts import Engine, Measuring, Update, Voting
+from dovetail.training.plain import plain_torch
 from dovetail.training.record import Recorder
 from dovetail.training.slots import Slot, check_untouched, dense_gradient, dense_like, is_mean
 
@@ -50,6 +51,7 @@ class Job:
         self._factor: torch.Tensor | None = None  # what results of this round are multiplied by when they are here
         self._nesting = 0  # backward() calls on the stack
         self._due: dict[int, Slot] = {}  # in order of first use
+        self._dtype = torch.get_default_dtype()  # of the last step; optimizers make state of it
         self._by_use = self.slots
 
     # Gradients out
@@ -182,6 +184,9 @@ class Job:
         self.gave_up = True
         self.engine.fail(reason)
 
+    def _in_backward(self) -> bool:
+        return self._collecting and (self._nesting > 0 or torch._C._current_graph_task_id() != -1)
+
     # Results in
 
     def settle_all(self) -> None:
@@ -194,11 +199,12 @@ class Job:
 
     def settle(self, slots: Iterable[Slot]) -> None:
         """These slots' results are here and their updates applied; further arrivals are taken along."""
-        local = not self.update.remote  # an aggregator's update is under way only from step() on
+        # An aggregator's update is under way only from step() on; inside backward() a mean may need what comes later.
+        local = not self.update.remote and not self._in_backward()
         wanted = [slot for slot in dict.fromkeys(slots) if slot.due or (slot.flying and local)]
         if not wanted:
             return
-        with torch._C.DisableTorchFunction():
+        with plain_torch(self._dtype):
             late = [slot.index for slot in wanted if not self._here(slot)]
             if late:
                 self._apply(self._arrived())  # useful work while the network is busy
@@ -211,7 +217,7 @@ class Job:
             raise Misuse(f"{stale.name!r} was read at step {stale.steps} although step {self.steps} was called")
 
     def _wait(self, indices: Sequence[int]) -> None:
-        if self._collecting and not self._nesting and torch._C._current_graph_task_id() == -1:
+        if self._collecting and not self._in_backward():
             self._give_up("a backward pass ended with an error")
         begun = time.monotonic()
         with self.recorder.waiting(self.slots[indices[0]].name):
@@ -302,8 +308,8 @@ class Job:
 
     def read_grad(self, slot: Slot) -> None:
         """`p.grad` is about to be read: with the update at the worker it must be the mean by then."""
-        if slot.flying and not self.update.remote:
-            with torch._C.DisableTorchFunction():
+        if slot.flying and not self.update.remote and not self._in_backward():
+            with plain_torch(self._dtype):
                 if not self._here(slot):
                     self._wait([slot.index])
                 self._land(slot)
@@ -338,6 +344,7 @@ class Job:
         with torch._C.DisableTorchFunction():
             self.close_round()
             due = self.update.schedule(self._by_use)
+            self._dtype = torch.get_default_dtype()
             self._fresh = False
             self._look_again()
             self.steps += 1
@@ -356,6 +363,8 @@ class Job:
 
     def close_round(self) -> None:
         """One round stands behind the coming step, an empty one if need be."""
+        if torch._C._current_graph_task_id() != -1:
+            raise Misuse("optimizer.step() was called inside backward(), where means are not known; call it afterwards")
         self.settle_due()
         if not self._fresh:
             local = next((slot for slot in self.slots if slot.local and slot.param.grad is not None), None)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from dovetail.errors import BadInput, Misuse
 from dovetail.training.hub_update import HubUpdate
 from dovetail.training.job import Job
+from dovetail.training.state_reads import watch_state
 from dovetail.training.update import WorkerUpdate, plain_step
 
 _DEPTH = 8  # frames between a call of step() and ours: torch's hooks, a scheduler's or a profiler's wrapper
@@ -49,6 +50,8 @@ class Overrides:
         self._slot_of = {slot.param: slot for slot in job.slots}
         self._count = sum(len(group["params"]) for group in optimizer.param_groups)
         self._frozen = [p for group in optimizer.param_groups for p in group["params"] if p not in self._slot_of]
+        self._synchronised = job.steps  # the step whose state was last seen to be in `optimizer.state`
+        self._unwatch = watch_state(optimizer, self._before_state_is_read)
         self._before = {name: optimizer.__dict__[name] for name in _NAMES if name in optimizer.__dict__}
         for name, function in (
             ("step", self._with_hooks()),
@@ -61,6 +64,7 @@ class Overrides:
 
     def remove(self) -> None:
         """Give the optimizer its own methods back."""
+        self._unwatch()
         for name in _NAMES:
             self._optimizer.__dict__.pop(name, None)
         self._optimizer.__dict__.update(self._before)
@@ -77,7 +81,7 @@ class Overrides:
         return hooked
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
-        if not self._optimizer.state and _makes_state(sys._getframe()):
+        if not self._optimizer.__dict__["state"] and _makes_state(sys._getframe()):
             return self._make_state()
         self._check_params()
         if not self._update.by_parameter:
@@ -133,8 +137,13 @@ class Overrides:
                 elif param.grad is not None:
                     param.grad = None if set_to_none else torch.zeros_like(param.grad)
 
+    def _before_state_is_read(self) -> None:
+        if self._synchronised != self._job.steps:
+            self._synchronise()
+
     def _synchronise(self) -> None:
         self._job.settle_due()
+        self._synchronised = self._job.steps
         if isinstance(self._update, HubUpdate):
             self._update.pull()
 
@@ -144,6 +153,7 @@ class Overrides:
 
     def _load_state_dict(self, state_dict: Any) -> None:
         self._job.settle_due()
+        self._synchronised = self._job.steps  # what is there is overwritten, here and at the aggregator
         type(self._optimizer).load_state_dict(self._optimizer, state_dict)
         if isinstance(self._update, HubUpdate):
             self._update.push()

@@ -176,6 +176,11 @@ class Running:
             self.reporter.stop()
             self.job.engine.close()
 
+    def detach(self) -> None:
+        """Leave model and optimizer as they stand, and the engine alone."""
+        atexit.unregister(self._at_exit)
+        self._stack.close()
+
     def _at_exit(self) -> None:
         """After an error nothing is waited for: the others are to learn of it at once."""
         failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)

@@ -17,7 +17,7 @@ class Slot:
 
     __slots__ = (
         "absent", "alone", "buffer", "buffer_at", "dropped", "due", "flying", "form", "grad", "grad_at", "group",
-        "index", "known", "local", "name", "param", "param_at", "seen", "sent", "stamp", "steps", "stood",
+        "hook", "index", "known", "local", "name", "param", "param_at", "seen", "sent", "stamp", "steps", "stood",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, param: torch.nn.Parameter, group: int) -> None:
@@ -41,6 +41,13 @@ class Slot:
         self.seen = False  # a forward pass read it through a torch function
         self.steps = 0  # updates its value contains
         self.buffer_at = self.grad_at = self.param_at = 0  # where the guard watches
+        self.hook: Any = None  # torch's handle of the one that sends the gradient
+
+    def send_last(self) -> None:
+        """After all other hooks of the parameter: what they do to the gradient must be done when it leaves."""
+        hooks: Any = self.param._post_accumulate_grad_hooks
+        if self.hook is not None and self.hook.id in hooks:
+            hooks[self.hook.id] = hooks.pop(self.hook.id)
 
 
 def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]], *, in_host_memory: bool = True) -> list[Slot]:
@@ -124,10 +131,11 @@ def dense_gradient(slot: Slot) -> torch.Tensor:
 
 def check_untouched(slot: Slot) -> None:
     """Nobody may change a gradient inside backward() after it has left."""
-    if slot.buffer is not None and slot.buffer._version != slot.stamp:
+    grad = slot.param.grad
+    if grad is not slot.buffer or (grad is not None and grad._version != slot.stamp):
         raise Misuse(
-            f"the gradient of {slot.name!r} was changed inside backward() after it had left; register the hook "
-            "that does it before dovetail.distribute(), or change gradients after backward()"
+            f"the gradient of {slot.name!r} was changed inside backward() after it had left; change it in the "
+            "parameter's own register_post_accumulate_grad_hook, or after backward()"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -68,6 +68,7 @@ def reducer_off(model: torch.nn.Module, no_sync: Callable[[torch.nn.Module], Any
     }
     before = {name: getattr(model, name) for name in off if hasattr(model, name)}
     ours = {"no_sync": partial(no_sync, model)} | {name: partial(_refuse, name) for name in _REFUSED}
+    ours["__getstate__"] = partial(_as_ddp, model, before, (*ours, "__getstate__"))
     model.__dict__.update({name: off[name] for name in before} | ours)
     try:
         yield
@@ -75,6 +76,12 @@ def reducer_off(model: torch.nn.Module, no_sync: Callable[[torch.nn.Module], Any
         for name in ours:
             model.__dict__.pop(name, None)
         model.__dict__.update(before)
+
+
+def _as_ddp(model: DistributedDataParallel, before: dict[str, Any], ours: Collection[str]) -> dict[str, Any]:
+    """What copies and pickles are made of: nobody moves their gradients but DDP."""
+    kind: Any = type(model)
+    return {name: value for name, value in kind.__getstate__(model).items() if name not in ours} | before
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+import time
 
 import pytest
 
@@ -24,6 +26,26 @@ def test_the_interface_follows_the_peer_then_the_master_then_the_hub() -> None:
 def test_a_peer_that_nobody_knows_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--facing", "no.such.host.invalid"]) == 2
     assert "--facing 'no.such.host.invalid'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "DOVETAIL_HUBS"])
+def test_a_meeting_place_that_nobody_knows_is_named(name: str) -> None:
+    found = host.interface("", {name: "no.such.host.invalid"})
+    assert found.state == BROKEN
+    assert found.found == f"{name}=no.such.host.invalid: no such host is known here"
+    assert name in found.advice
+
+
+def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: over.wait(30))
+    monkeypatch.setattr(host, "PATIENCE", 0.05)
+    begun = time.monotonic()
+    found = host.interface("", {"MASTER_ADDR": "far.away"})
+    over.set()
+    assert time.monotonic() - begun < 5
+    assert found.state == BROKEN
+    assert "nobody has told within 0.05 s" in found.found
 
 
 def test_loopback_has_its_device() -> None:
