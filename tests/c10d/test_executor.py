@@ -16,7 +16,8 @@ import torch.distributed as dist
 from harness import ranks, reach
 
 from dovetail.c10d import pulse
-from dovetail.c10d.executor import C10dSession, _time_limit
+from dovetail.c10d.executor import C10dSession
+from dovetail.c10d.limits import time_limit
 from dovetail.engine.table import TensorSpec
 from dovetail.errors import BadInput, Misuse, PeerLost
 from dovetail.network.model import Cluster, Link
@@ -204,4 +205,4 @@ def test_a_backend_without_a_timeout_gets_torchs(
 ) -> None:
     group = SimpleNamespace(_get_backend=lambda device: backend)
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_group", lambda: group)
-    assert _time_limit(torch.device("cpu")) == limit
+    assert time_limit(torch.device("cpu")) == limit

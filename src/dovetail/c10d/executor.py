@@ -8,13 +8,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from dovetail.c10d.flat import Flat
+from dovetail.c10d.limits import time_limit
 from dovetail.c10d.line import DEPTH
 from dovetail.c10d.pulse import EVERY, Pulse
 from dovetail.c10d.ring import RingScatter
@@ -105,7 +105,7 @@ class C10dSession:
     ) -> C10dSession:
         """A session over all ranks; they call it together. It has a group of its own, so no other call gets between."""
         where = device or torch.device("cpu")
-        group = dist.new_group(backend=dist.get_backend(), timeout=_time_limit(where))
+        group = dist.new_group(backend=dist.get_backend(), timeout=time_limit(where))
         return cls(group=group, plan=plan, tensors=tensors, device=where, trace=trace)
 
     # --- one iteration ---
@@ -205,6 +205,7 @@ class C10dSession:
         with self._turn:
             self._failure = PeerLost(f"this rank gave up in step {self.iteration}: {reason}", step=self.iteration)
             self._wake_all()
+        self.close()  # its connections, too: so the others' collectives end, which this rank will not take part in
 
     def close(self) -> None:
         """End the threads; calling it again does nothing. Collectives under way are waited for, but not for long."""
@@ -214,8 +215,10 @@ class C10dSession:
         self._pulse.close()
         for thread in self._threads:
             thread.join(2.0)
-        with contextlib.suppress(ValueError, AssertionError):  # the user may have destroyed all groups before
-            dist.destroy_process_group(self._group)
+        group, self._group = self._group, None
+        if group is not None:
+            with contextlib.suppress(ValueError, AssertionError):  # the user may have destroyed all groups before
+                dist.destroy_process_group(group)
 
     # --- the issuing thread ---
 
@@ -363,8 +366,9 @@ class C10dSession:
         try:
             task()
         except Exception as error:
+            why = self._pulse.told(self.iteration) or error
             with self._turn:
-                self._failure = self._failure or error
+                self._failure = self._failure or why
                 self._wake_all()
 
     def _look_for_silence(self) -> None:
@@ -389,12 +393,3 @@ class C10dSession:
 
     def _done(self, tensors: Sequence[int], iteration: int) -> bool:
         return all(self._completed[t] >= iteration for t in tensors)
-
-
-def _time_limit(device: torch.device) -> timedelta:
-    """The default group's for its collectives; torch's own where the backend keeps none, as MPI's."""
-    try:
-        limit: timedelta = dist.distributed_c10d._get_default_group()._get_backend(device).options._timeout
-    except (AttributeError, RuntimeError):
-        return dist.distributed_c10d.default_pg_timeout
-    return limit

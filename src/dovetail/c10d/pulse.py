@@ -29,7 +29,7 @@ class Pulse:
         self._beats = [0] * world
         self._heard = [0.0] * world  # when each rank's beat was last seen to change
         self._asked = 0.0  # when the store was asked what it has not answered yet; 0 = nothing
-        self._told = ""  # what a rank said when it gave up
+        self._told: str | None = None  # what a rank said when it gave up
         self._looking = False  # somebody waits, so that other ranks' beats are of interest
         self._thread = threading.Thread(target=self._run, name="dovetail c10d pulse", daemon=True)
         self._thread.start()
@@ -41,9 +41,8 @@ class Pulse:
             if not self._looking:
                 self._looking, self._heard = True, [now] * self._world
                 return
-            if self._told:
-                teller, _, reason = self._told.partition(" ")
-                raise PeerLost(f"rank {teller} gave up in step {step}: {reason}", peer=int(teller), step=step)
+            if self._told is not None:
+                raise _lost(self._told, step)
             if self._asked and now - self._asked > SILENT:
                 raise PeerLost(
                     f"the store that the ranks share has not answered for {SILENT:.0f} s in step {step}; "
@@ -65,6 +64,13 @@ class Pulse:
         """Let the other ranks know that this one gives up, as long as they can be told."""
         with contextlib.suppress(RuntimeError):
             self._store.set(_LAST_WORDS, f"{self._rank} {reason}")
+
+    def told(self, step: int) -> PeerLost | None:
+        """Who gave up and why, if one did; a broken connection may be heard of before its words."""
+        with contextlib.suppress(RuntimeError):  # the store is gone with the process that kept it
+            words = self._last_words()
+            return None if words is None else _lost(words, step)
+        return None
 
     def rest(self) -> None:
         """Nothing is waited for any more."""
@@ -89,12 +95,14 @@ class Pulse:
                     self._heard = [now] * self._world
             last = now
 
+    def _last_words(self) -> str | None:
+        return self._store.get(_LAST_WORDS).decode() if self._store.check([_LAST_WORDS]) else None
+
     def _ask(self, count: int) -> None:
         self._asked = self._clock()
         self._store.set(_key(self._rank), str(count))
         if self._looking:
-            if self._store.check([_LAST_WORDS]):
-                self._told = self._store.get(_LAST_WORDS).decode()
+            self._told = self._last_words()
             keys = [_key(rank) for rank in range(self._world)]
             known = [rank for rank, key in enumerate(keys) if self._store.check([key])]
             beats = [int(self._store.get(keys[rank])) for rank in known]
@@ -104,6 +112,11 @@ class Pulse:
                     if beat != self._beats[rank]:
                         self._beats[rank], self._heard[rank] = beat, now
         self._asked = 0.0
+
+
+def _lost(words: str, step: int) -> PeerLost:
+    teller, _, reason = words.partition(" ")
+    return PeerLost(f"rank {teller} gave up in step {step}: {reason}", peer=int(teller), step=step)
 
 
 def _key(rank: int) -> str:
