@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
-
 import torch
 import torch.distributed as dist
-from harness import ranks
+from harness import meet, ranks
 
 
-def start(rank: int, size: int, number: int) -> None:
+def start(number: int) -> None:
     import dovetail.c10d  # noqa: F401
 
     torch.set_num_threads(1)
-    # A store of its own: at torch's usual one a rank that is early meets the last group's, on Gloo as well.
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + number
-    store = dist.TCPStore(address, port, size, rank == 0, timedelta(seconds=20))
-    dist.init_process_group("dovetail", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+    meet("dovetail", str(number))
 
 
 def many_sizes(rank: int, size: int) -> list[int]:
@@ -25,7 +19,7 @@ def many_sizes(rank: int, size: int) -> list[int]:
     from dovetail.c10d import backend
 
     backend.MOST_KINDS = 3
-    start(rank, size, 0)
+    start(0)
     counts = []
     for count in (10, 20, 30, 40, 50, 10, 50, 30):
         data = torch.arange(float(count)) + rank
@@ -52,7 +46,7 @@ def again(rank: int, size: int) -> list[int]:
     """Of each life, how many calls the engine ran."""
     lives = []
     for life in range(3):
-        start(rank, size, life)
+        start(life)
         data = torch.full((5000 + life,), float(rank))
         dist.all_reduce(data)
         assert data.unique().tolist() == [1.0]

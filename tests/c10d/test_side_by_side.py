@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import behaviours_calls
@@ -13,7 +11,7 @@ import behaviours_training
 import pytest
 import torch
 import torch.distributed as dist
-from harness import ranks
+from harness import meet, ranks
 
 BEHAVIOURS: dict[str, Callable[[int, int], Any]] = {
     behaviour.__name__: behaviour for behaviour in (*behaviours_calls.BEHAVIOURS, *behaviours_training.BEHAVIOURS)
@@ -22,9 +20,7 @@ BEHAVIOURS: dict[str, Callable[[int, int], Any]] = {
 
 def on(backend: str, rank: int, size: int, names: list[str]) -> dict[str, Any]:
     """What each behaviour saw on this backend; a failure is told by its traceback, and ends the run."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(address, port + (backend == "dovetail"), size, rank == 0, timedelta(seconds=20))
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+    meet(backend, backend)
     seen: dict[str, Any] = {}
     for name in names:
         try:

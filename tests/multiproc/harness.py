@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,27 @@ def _environment(rank: int, size: int, port: int, hosts: Lab | None) -> dict[str
         return {**common, **environment(hosts, rank), "WORLD_SIZE": str(size)}
     local = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)}
     return {**common, **local, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def meet(backend: str, life: str) -> None:
+    """Start torch's default group in a rank, also again: each life has keys of its own in one store.
+
+    At torch's usual store a rank that is early meets the last group's.
+    """
+    import torch.distributed as dist
+
+    store = dist.PrefixStore(life, _store())
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+
+
+@cache
+def _store() -> Any:
+    import torch.distributed as dist
+
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    size, keeps = int(os.environ["WORLD_SIZE"]), os.environ["RANK"] == "0"
+    return dist.TCPStore(address, port, size, keeps, timedelta(seconds=20))
 
 
 def _child() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from harness import ranks
+from harness import meet, ranks
 from networks import OPTIMIZERS, Side, ddp, dovetailed
 from torch import nn
 
@@ -22,12 +20,6 @@ def _adamw(model: nn.Module) -> torch.optim.Optimizer:
     return OPTIMIZERS["adamw"](model.parameters())
 
 
-def meet(backend: str, rank: int, size: int, number: int) -> None:
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + number
-    store = dist.TCPStore(address, port, size, rank == 0, timedelta(seconds=20))
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
-
-
 def trained(side: Side) -> tuple[list[float], dict[str, torch.Tensor]]:
     losses = [side.step(step) for step in range(STEPS)]
     return losses, {name: p.detach().clone() for name, p in side.model.named_parameters()}
@@ -36,10 +28,10 @@ def trained(side: Side) -> tuple[list[float], dict[str, torch.Tensor]]:
 def train(rank: int, size: int, engine: str, policy: str) -> dict[str, Any]:
     import dovetail.c10d  # noqa: F401
 
-    meet("gloo", rank, size, 0)
+    meet("gloo", "gloo")
     wanted = trained(ddp("cnn", _adamw))
     dist.destroy_process_group()
-    meet("dovetail", rank, size, 1)
+    meet("dovetail", "dovetail")
     side = dovetailed("cnn", _adamw, engine=engine, policy=policy)
     found = trained(side)
     moved = sum(stats(side.model).sent.values())
