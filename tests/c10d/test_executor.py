@@ -91,7 +91,7 @@ def every_policy(rank: int, size: int) -> None:
     cluster = Cluster.uniform(workers=size, link=Link(startup=50e-6, bandwidth=125e6))
     for policy in POLICIES:
         plan = make_plan(profile(), cluster, policy)
-        session = C10dSession.open(plan=plan, tensors=specs(), trace=True)
+        session = C10dSession.open(policy, plan=plan, tensors=specs(), trace=True)
         run(session, rank, size, steps=4)
         spans = session.spans()
         assert spans, policy
@@ -111,7 +111,9 @@ def pulls_across_pushes(rank: int, size: int) -> None:
         half = p.nbytes // 2 // p.itemsize * p.itemsize
         pulls.append(Transfer(PULL, ((p.name, 0, half),), i, window=FORWARD))
         pulls.append(Transfer(PULL, ((p.name, half, p.nbytes - half),), 99 - i, window=FORWARD))
-    session = C10dSession.open(plan=Plan(policy="x", params=every, transfers=(*pushes, *pulls)), tensors=specs())
+    session = C10dSession.open(
+        "across", plan=Plan(policy="x", params=every, transfers=(*pushes, *pulls)), tensors=specs()
+    )
     run(session, rank, size, steps=3)
     with pytest.raises(Misuse, match="begins after"):
         session.begin(9)
@@ -122,7 +124,7 @@ def pulls_across_pushes(rank: int, size: int) -> None:
 def beside_the_users_calls(rank: int, size: int) -> None:
     """The user's own collectives on the default group never get between the plan's."""
     plan = make_plan(profile(), Cluster.uniform(workers=size, link=Link(startup=5e-5, bandwidth=1e8)), "dear")
-    session = C10dSession.open(plan=plan, tensors=specs())
+    session = C10dSession.open("beside", plan=plan, tensors=specs())
     for step in range(1, 6):
         session.begin(step)
         held = [torch.full((n,), float(rank), dtype=t) for n, t in zip(SIZES, TYPES, strict=True)]
@@ -147,9 +149,9 @@ def everything(rank: int, size: int) -> None:
     beside_the_users_calls(rank, size)
     plan = make_plan(profile(), Cluster.uniform(workers=2, link=Link(startup=5e-5, bandwidth=1e8)), "p3", update="hub")
     with pytest.raises(BadInput, match="update runs at the worker"):
-        C10dSession.open(plan=plan, tensors=specs())
+        C10dSession.open("test", plan=plan, tensors=specs())
     with pytest.raises(BadInput, match="leave the pass 'sparsify' out"):
-        C10dSession.open(plan=replace(plan, keep=0.5), tensors=specs())
+        C10dSession.open("test", plan=replace(plan, keep=0.5), tensors=specs())
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -161,7 +163,7 @@ def test_means_arrive_for_every_policy_in_any_order(world: int) -> None:
 def lose_a_peer(rank: int, size: int) -> None:
     pulse.SILENT = 3.0
     plan = make_plan(profile(), Cluster.uniform(workers=size, link=Link(startup=5e-5, bandwidth=1e8)), "dear")
-    session = C10dSession.open(plan=plan, tensors=specs())
+    session = C10dSession.open("test", plan=plan, tensors=specs())
     reach("open")
     step = 0
     while True:

@@ -27,6 +27,7 @@ from dovetail.plan.schedule import Plan
 from dovetail.plan.verify import check_dense
 from dovetail.timeline import RECEIVE, SEND, Span
 
+_HOST = torch.device("cpu")
 _UNKNOWN = 125e6  # bytes per second, where the first iteration had nothing to send
 _LANES = {SCATTER: (SEND,), GATHER: (RECEIVE,), REDUCE: (SEND, RECEIVE)}
 
@@ -92,8 +93,9 @@ class C10dSession:
             threading.Thread(target=self._guarded, args=(task,), name=f"dovetail c10d {name}", daemon=True)
             for name, task in (("issue", self._issue_all), ("complete", self._complete_all))
         ]
+        # Not the group's name: torch counts those from 0 again after all groups were destroyed.
         store = dist.distributed_c10d.PrefixStore(
-            f"dovetail/{group.group_name}", dist.distributed_c10d._get_default_store()
+            f"dovetail/{group.group_desc}", dist.distributed_c10d._get_default_store()
         )
         self._pulse = Pulse(store, rank=self.rank, world=self.world)
         for thread in self._threads:
@@ -101,12 +103,11 @@ class C10dSession:
 
     @classmethod
     def open(
-        cls, *, plan: Plan, tensors: Sequence[TensorSpec], device: torch.device | None = None, trace: bool = False
+        cls, name: str, *, plan: Plan, tensors: Sequence[TensorSpec], device: torch.device = _HOST, trace: bool = False
     ) -> C10dSession:
         """A session over all ranks; they call it together. It has a group of its own, so no other call gets between."""
-        where = device or torch.device("cpu")
-        group = dist.new_group(backend=dist.get_backend(), timeout=time_limit(where))
-        return cls(group=group, plan=plan, tensors=tensors, device=where, trace=trace)
+        group = dist.new_group(backend=dist.get_backend(), timeout=time_limit(device), group_desc=name)
+        return cls(group=group, plan=plan, tensors=tensors, device=device, trace=trace)
 
     # --- one iteration ---
 

@@ -63,7 +63,7 @@ class Pulse:
     def tell(self, reason: str) -> None:
         """Let the other ranks know that this one gives up, as long as they can be told."""
         with contextlib.suppress(RuntimeError):
-            self._store.set(_LAST_WORDS, f"{self._rank} {reason}")
+            self._store.compare_set(_LAST_WORDS, "", f"{self._rank} {reason}")  # the first one's count
 
     def told(self, step: int) -> PeerLost | None:
         """Who gave up and why, if one did; a broken connection may be heard of before its words."""

@@ -192,7 +192,7 @@ class Reducer:
         with self._turn:
             self._broken = broken
             if broken is None:
-                self._session, self._calls = session, Collectives(session)
+                self._session, self._calls, self._progress = session, Collectives(session), time.monotonic()
         if broken is not None:
             self._drop_all()
         else:

@@ -74,29 +74,35 @@ def distribute(
     says, else True).
     """
     rank, world = check_process_group()
+    first = model not in _running
     given = hubs if hubs is not None else [h for h in os.environ.get("DOVETAIL_HUBS", "").split(",") if h.strip()]
     base = options or Options()
-    setting = Setting(
-        policy=policy,
-        hubs=tuple(h.strip() for h in given),
-        aggregation=aggregation,
-        autotune=autotune,
-        options=replace(
-            base,
-            deterministic=deterministic or base.deterministic,
-            rate=rate or base.rate,
-            trace=trace or base.trace,
-            secret=base.secret or _secret(os.environ.get("DOVETAIL_SECRET_FILE", "")),
-        ),
-        engine=engine,
-    )
 
     def prepare() -> Prepared:
+        setting = Setting(
+            policy=policy,
+            hubs=tuple(h.strip() for h in given),
+            aggregation=aggregation,
+            autotune=autotune,
+            options=replace(
+                base,
+                deterministic=deterministic or base.deterministic,
+                rate=rate or base.rate,
+                trace=trace or base.trace,
+                secret=base.secret or _secret(os.environ.get("DOVETAIL_SECRET_FILE", "")),
+            ),
+            engine=engine,
+        )
         _check_new(optimizer)
         check_untouched(optimizer)
         serve_if_asked()
         check_wrapped(model)
         common = Common(model, buffers=broadcast_buffers)
+        if not first and common.has_buffers != _of(model)[0].common.has_buffers:
+            raise BadInput(
+                f"broadcast_buffers={common.has_buffers} differs from what the model's first optimizer was given; "
+                "give all of them the same"
+            )
         slots = trained(model, optimizer.param_groups, in_host_memory=engine == NATIVE)
         check_common(common, slots)
         worker = world == 1 or _place(setting, optimizer, update) == "worker"
@@ -107,7 +113,6 @@ def distribute(
             slots=slots, update=change, opener=opener, recorder=recorder, policy=policy, rank=rank, common=common
         )
 
-    first = model not in _running
     try:
         prepared, name = agree(prepare, lambda found: found.describe(model))
         running = Running(model, optimizer, prepared, name, buffers=first and world > 1)
@@ -232,6 +237,7 @@ def loads(model: torch.nn.Module) -> list[float]:
 
 def shutdown(model: torch.nn.Module) -> None:
     """Finish what is outstanding and undo `distribute`; every rank calls it."""
-    for running in _of(model):
-        running.shut_down()
-    del _running[model]
+    with contextlib.ExitStack() as each:  # an error of one leaves none of them as it was
+        for running in reversed(_of(model)):
+            each.callback(running.shut_down)
+        del _running[model]

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
-from dovetail.errors import Misuse, in_a_line
+from dovetail.errors import Misuse, PeerLost, in_a_line
 from dovetail.training.guard import Guard
 from dovetail.training.meter import Meter
 from dovetail.training.order import FirstUse
 from dovetail.training.parts import Engine, Measuring, Update, Voting
 from dovetail.training.plain import plain_torch
 from dovetail.training.record import Recorder
-from dovetail.training.slots import Slot, check_untouched, dense_gradient, dense_like, is_mean
+from dovetail.training.slots import Slot, check_landed, check_untouched, dense_gradient, dense_like, is_mean
 
 _LOOKAHEAD = 4  # due parameters that may be missing before the search for further arrivals ends
 
@@ -67,12 +67,7 @@ class Job:
                     "a second backward pass came before optimizer.step(), but the update runs at the aggregator and "
                     "cannot be withheld; use dovetail.no_sync(model) or update='worker'"
                 )
-            if slot.flying or slot.due:
-                raise Misuse(
-                    f"the gradient of {slot.name!r} was made again while the last one was on its way; put all backward "
-                    "passes of a step but the last into `with dovetail.no_sync(model)`, call backward() in the thread "
-                    "that called distribute(), and checkpoint with use_reentrant=False"
-                )
+            check_landed(slot)
             if not self._collecting:
                 self._open_round()
             if self.guard.recording:
@@ -164,6 +159,7 @@ class Job:
     def backward(self) -> Iterator[None]:
         """Around a backward pass as the guard sees it."""
         if self._nesting == 0:
+            self._end_broken_round()
             self.settle_all()
             self.order.forward_ends()
             self.recorder.phase("backward")
@@ -172,20 +168,25 @@ class Job:
             yield
         except BaseException as error:
             if self._collecting and self._nesting == 1:
-                self._give_up(f"backward() raised {in_a_line(error)}")
+                self._give_up(None if isinstance(error, PeerLost) else f"backward() raised {in_a_line(error)}")
             raise
         finally:
             self._nesting -= 1
         self._end_round()
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str | None) -> None:
         """A round that cannot be ended here ends the job everywhere: the others would wait for the rest of it."""
         self._collecting = False
         self.gave_up = True
-        self.engine.fail(reason)
+        if reason is not None:  # else the others know
+            self.engine.fail(reason)
 
     def _in_backward(self) -> bool:
         return self._collecting and (self._nesting > 0 or torch._C._current_graph_task_id() != -1)
+
+    def _end_broken_round(self) -> None:
+        if self._collecting and not self._in_backward():  # one that the guard did not see
+            self._give_up("a backward pass ended with an error")
 
     # Results in
 
@@ -217,8 +218,7 @@ class Job:
             raise Misuse(f"{stale.name!r} was read at step {stale.steps} although step {self.steps} was called")
 
     def _wait(self, indices: Sequence[int]) -> None:
-        if self._collecting and not self._in_backward():
-            self._give_up("a backward pass ended with an error")
+        self._end_broken_round()
         begun = time.monotonic()
         with self.recorder.waiting(self.slots[indices[0]].name):
             self.engine.wait(indices, self._round)
@@ -365,6 +365,7 @@ class Job:
         """One round stands behind the coming step, an empty one if need be."""
         if torch._C._current_graph_task_id() != -1:
             raise Misuse("optimizer.step() was called inside backward(), where means are not known; call it afterwards")
+        self._end_broken_round()
         self.settle_due()
         if not self._fresh:
             local = next((slot for slot in self.slots if slot.local and slot.param.grad is not None), None)

@@ -282,7 +282,8 @@ class Opener:
         tensors = self._tensors(plan)
         namespace = f"{self.name}-{self._opened}"
         if self.setting.engine == C10D:
-            return C10dSession.open(plan=plan, tensors=tensors, device=self.device, trace=self.setting.options.trace)
+            trace = self.setting.options.trace
+            return C10dSession.open(namespace, plan=plan, tensors=tensors, device=self.device, trace=trace)
         if plan.keep < 1:
             return SparseSession.open(
                 store=self.store,

@@ -143,9 +143,13 @@ class Overrides:
 
     def _synchronise(self) -> None:
         self._job.settle_due()
-        self._synchronised = self._job.steps
-        if isinstance(self._update, HubUpdate):
-            self._update.pull()
+        before, self._synchronised = self._synchronised, self._job.steps
+        try:
+            if isinstance(self._update, HubUpdate):
+                self._update.pull()  # which writes to the state itself
+        except BaseException:
+            self._synchronised = before
+            raise
 
     def _state_dict(self) -> Any:
         self._synchronise()

@@ -129,6 +129,16 @@ def dense_gradient(slot: Slot) -> torch.Tensor:
     return grad
 
 
+def check_landed(slot: Slot) -> None:
+    """A gradient may be made again only when the last one is done with."""
+    if slot.flying or slot.due:
+        raise Misuse(
+            f"the gradient of {slot.name!r} was made again while the last one was on its way; put all backward "
+            "passes of a step but the last into `with dovetail.no_sync(model)`, call backward() in the thread "
+            "that called distribute(), and checkpoint with use_reentrant=False"
+        )
+
+
 def check_untouched(slot: Slot) -> None:
     """Nobody may change a gradient inside backward() after it has left."""
     grad = slot.param.grad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ class _StateReads:
 
     def __init__(self, home: type[Optimizer]) -> None:
         self.home = home
-        self.settles: dict[int, Callable[[], None]] = {}  # of each distributed optimizer, by its id
+        self.settles: dict[int, tuple[Callable[[], None], int]] = {}  # with its thread; by the optimizer's id
 
     def __get__(self, optimizer: Optimizer | None, owner: type[Optimizer]) -> Any:
         if optimizer is None:
@@ -32,9 +33,9 @@ class _StateReads:
         optimizer.__dict__[_NAME] = value
 
     def _settle(self, optimizer: Optimizer) -> None:
-        settle = self.settles.get(id(optimizer))
+        settle, thread = self.settles.get(id(optimizer), (None, 0))
         # As with the guard's reads: not from within an update that is being applied, nor from other threads.
-        if settle is not None and torch._C._is_torch_function_mode_enabled():
+        if settle is not None and torch._C._is_torch_function_mode_enabled() and thread == threading.get_ident():
             settle()
 
 
@@ -47,7 +48,7 @@ def watch_state(optimizer: Optimizer, settle: Callable[[], None]) -> Callable[[]
         setattr(kind, _NAME, reads)
     if not isinstance(reads, _StateReads):
         return lambda: None  # the class has made something of its own of it
-    reads.settles[id(optimizer)] = settle
+    reads.settles[id(optimizer)] = (settle, threading.get_ident())
 
     def end() -> None:
         del reads.settles[id(optimizer)]

@@ -70,18 +70,21 @@ def uneven(
                 broadcast(common.buffers(model), source=votes.authority)
             else:
                 jobs[next_up - ROUND].answer()
-        _share(model, common, optimizers, votes)
+        _share(model, common, jobs, optimizers, votes)
     finally:
         for job in jobs:
             job.votes = None
 
 
-def _share(model: torch.nn.Module, common: Common, optimizers: Sequence[Optimizer], votes: Votes) -> None:
+def _share(
+    model: torch.nn.Module, common: Common, jobs: Sequence[Job], optimizers: Sequence[Optimizer], votes: Votes
+) -> None:
     """Weights, buffers and optimizer state of a rank that went through all iterations."""
     if len(votes.active) == dist.get_world_size():
         broadcast(common.buffers(model), source=votes.authority)
         return
-    broadcast([*common.parameters(model), *common.buffers(model)], source=votes.authority)
+    trained = [slot.param for job in jobs for slot in job.slots]  # also what the model does not own
+    broadcast([*dict.fromkeys([*common.parameters(model), *trained]), *common.buffers(model)], source=votes.authority)
     for optimizer in optimizers:
         state = [optimizer.state_dict()]
         dist.broadcast_object_list(state, src=votes.authority)
