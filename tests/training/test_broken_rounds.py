@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from harness import ranks
 from networks import Side, dovetailed
 
 from dovetail.errors import PeerLost
-from dovetail.training import shutdown
+from dovetail.training import distribute, shutdown
 
 BOUND = 12.0  # seconds; a process group hears of it through the store, which is asked every second
 POLICIES = ["p3", "dear", "bulk", "caramel", "ibatch"]
@@ -38,12 +39,14 @@ def _out_of_sight(side: Side) -> None:
 
 
 def broken(rank: int, size: int, options: dict[str, str], backward: Callable[[Side], None]) -> tuple[str, str, float]:
-    """What backward() raised, what a later step raised, and how long it all took; the middle layer's hook fails."""
+    """What backward() raised, what a later step raised, and how long it all took; the middle layer's hook fails.
+
+    In the end the same model is distributed again, and trains.
+    """
     side = dovetailed("mlp", _sgd, **options)
     side.step(0)
     side.model.state_dict()
-    if rank == 0:
-        side.model.middle.weight.register_hook(_break)  # type: ignore[union-attr, operator]
+    hook = side.model.middle.weight.register_hook(_break) if rank == 0 else None  # type: ignore[union-attr, operator]
     begun = time.monotonic()
     first = second = ""
     side.optimizer.zero_grad()
@@ -61,7 +64,23 @@ def broken(rank: int, size: int, options: dict[str, str], backward: Callable[[Si
         shutdown(side.model)
     except PeerLost:
         assert rank == 1, "who has had the error itself is not told again"
-    return first, second, time.monotonic() - begun
+    took = time.monotonic() - begun
+    if hook is not None:
+        hook.remove()
+    _trains_again(side, options)
+    return first, second, took
+
+
+def _trains_again(side: Side, options: dict[str, Any]) -> None:
+    before = side.model.middle.weight.detach().clone()  # type: ignore[union-attr, operator]
+    side.optimizer = distribute(side.model, _sgd(side.model), **options)
+    side.step(0)
+    shutdown(side.model)
+    ours: Any = side.model.middle.weight
+    assert not torch.equal(before, ours)
+    every = [torch.empty_like(ours) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, ours.detach())
+    assert all(torch.equal(every[0], one) for one in every)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +99,9 @@ def test_an_error_inside_backward_reaches_every_rank(policy: str, engine: str) -
 
 
 @pytest.mark.parametrize("engine", ["native", "c10d"])
-def test_also_where_backward_was_begun_out_of_sight(engine: str) -> None:
-    with ranks(2, broken, gloo=True, args=({"policy": "dear", "engine": engine}, _out_of_sight)) as group:
+@pytest.mark.parametrize("policy", ["dear", "p3"])
+def test_also_where_backward_was_begun_out_of_sight(policy: str, engine: str) -> None:
+    with ranks(2, broken, gloo=True, args=({"policy": policy, "engine": engine}, _out_of_sight)) as group:
         (mine, again, took), (theirs, later, waited) = group.results(60)
     assert mine.startswith("ValueError")
     assert "a backward pass ended with an error" in again

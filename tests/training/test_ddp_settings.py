@@ -134,10 +134,38 @@ def settings_that_are_refused() -> None:
     refused(nn.Sequential(DistributedDataParallel(build("cnn", 0))), "part '0' is a DDP model")
     one_of_two = {"broadcast_buffers": bool(dist.get_rank())}
     refused(build("cnn", 0), "rank 0 has broadcast_buffers=False, rank 1 has broadcast_buffers=True", **one_of_two)
+    second = build("cnn", 0)
+    distribute(second, torch.optim.SGD(second.body.parameters(), lr=0.1))  # type: ignore[union-attr]
+    with pytest.raises(DovetailError, match="broadcast_buffers=False differs from what the model's first"):
+        distribute(second, torch.optim.SGD(second.head.parameters(), lr=0.1), broadcast_buffers=False)  # type: ignore[union-attr]
+    shutdown(second)
+
+
+def a_setting_that_only_one_rank_has_wrong() -> None:
+    model = build("cnn", 0)
+    wrong = {"engine": "nccl" if dist.get_rank() else "native"}
+    with pytest.raises(DovetailError, match="'nccl'") as caught:
+        distribute(model, _sgd(model), **wrong)  # type: ignore[arg-type]
+    assert str(caught.value).startswith("rank 1 could not start: ") == (dist.get_rank() == 0)
+
+
+def weights_outside_the_model_with_uneven_inputs() -> None:
+    """A loss that has weights of its own, in the model's optimizer."""
+    model, loss = build("mlp", 0), nn.Linear(3, 3)
+    optimizer = distribute(model, torch.optim.Adam([*model.parameters(), *loss.parameters()], lr=0.01))
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(dist.get_rank()))
+    with join(model):
+        for _ in range(1 + 3 * dist.get_rank()):
+            optimizer.zero_grad()
+            loss(model(x)).square().mean().backward()
+            optimizer.step()
+    shutdown(model)
+    assert not any(_differs_between_ranks(param.detach()) for param in (*loss.parameters(), *model.parameters()))
 
 
 SCENARIOS = [
     buffers_of_each_rank, buffers_of_each_rank_with_uneven_inputs, what_ddp_ignores, settings_that_are_refused,
+    a_setting_that_only_one_rank_has_wrong, weights_outside_the_model_with_uneven_inputs,
 ]  # fmt: skip
 
 

@@ -83,7 +83,7 @@ class C10dSession:
         self._over = 0  # the last iteration whose backward pass has ended
         self._flying: deque[_Flight] = deque()
         self._scattered: set[int] = set()  # loads whose shards are summed
-        self._failure: Exception | None = None
+        self._failure: PeerLost | None = None
         self._closing = False
         self._spans: list[Span] = []
         self._count = {"collectives": 0, "bytes_sent": 0, "bytes_received": 0}
@@ -367,7 +367,7 @@ class C10dSession:
         try:
             task()
         except Exception as error:
-            why = self._pulse.told(self.iteration) or error
+            why = self._pulse.cause(error, self.iteration)
             with self._turn:
                 self._failure = self._failure or why
                 self._wake_all()
@@ -385,12 +385,7 @@ class C10dSession:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            if isinstance(self._failure, PeerLost):
-                raise self._failure
-            raise PeerLost(
-                f"a collective of the process group failed in step {self.iteration}: {self._failure}",
-                step=self.iteration,
-            ) from self._failure
+            raise self._failure
 
     def _done(self, tensors: Sequence[int], iteration: int) -> bool:
         return all(self._completed[t] >= iteration for t in tensors)

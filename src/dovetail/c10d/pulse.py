@@ -16,6 +16,7 @@ from dovetail.errors import PeerLost
 EVERY = 1.0  # seconds between beats
 SILENT = 20.0  # seconds without one; generous, as code that holds Python's lock for long keeps a rank from beating
 _LAST_WORDS = "gave up"  # the key under which a rank says why it ends the job
+_MISSING = "missing"  # the key under which the first to notice says who has gone
 
 
 class Pulse:
@@ -65,12 +66,36 @@ class Pulse:
         with contextlib.suppress(RuntimeError):
             self._store.compare_set(_LAST_WORDS, "", f"{self._rank} {reason}")  # the first one's count
 
-    def told(self, step: int) -> PeerLost | None:
-        """Who gave up and why, if one did; a broken connection may be heard of before its words."""
+    def cause(self, error: Exception, step: int) -> PeerLost:
+        """Why a collective failed: who gave up, or who has gone; a connection breaks before either is known."""
+        if isinstance(error, PeerLost):
+            return error
+        missing = -1
         with contextlib.suppress(RuntimeError):  # the store is gone with the process that kept it
             words = self._last_words()
-            return None if words is None else _lost(words, step)
-        return None
+            if words is not None:
+                return _lost(words, step)
+            missing = self._find_missing()
+        who = f" as rank {missing} has gone" if missing >= 0 else ""
+        said = f"a collective of the process group failed in step {step}{who}: {error}"
+        return PeerLost(said, peer=missing, step=step)
+
+    def _find_missing(self) -> int:
+        """The one rank that beats no more, or -1. The first to know tells the others, since it may leave then."""
+        before, end = self._counts(), self._clock() + 2.5 * EVERY
+        while self._clock() < end and not self._end.wait(EVERY / 4):
+            if self._store.check([_MISSING]):
+                return int(self._store.get(_MISSING))
+        after = self._counts()
+        still = [rank for rank in range(self._world) if rank != self._rank and before.get(rank) == after.get(rank)]
+        if len(still) != 1 or self._end.is_set():
+            return -1
+        return int(self._store.compare_set(_MISSING, "", str(still[0])))
+
+    def _counts(self) -> dict[int, int]:
+        """How often each rank has beaten that ever has."""
+        known = [rank for rank in range(self._world) if self._store.check([_key(rank)])]
+        return {rank: int(self._store.get(_key(rank))) for rank in known}
 
     def rest(self) -> None:
         """Nothing is waited for any more."""
@@ -103,12 +128,10 @@ class Pulse:
         self._store.set(_key(self._rank), str(count))
         if self._looking:
             self._told = self._last_words()
-            keys = [_key(rank) for rank in range(self._world)]
-            known = [rank for rank, key in enumerate(keys) if self._store.check([key])]
-            beats = [int(self._store.get(keys[rank])) for rank in known]
+            counts = self._counts()
             now = self._clock()
             with self._lock:
-                for rank, beat in zip(known, beats, strict=True):
+                for rank, beat in counts.items():
                     if beat != self._beats[rank]:
                         self._beats[rank], self._heard[rank] = beat, now
         self._asked = 0.0
