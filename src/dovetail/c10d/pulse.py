@@ -70,13 +70,16 @@ class Pulse:
         """Why a collective failed: who gave up, or who has gone; a connection breaks before either is known."""
         if isinstance(error, PeerLost):
             return error
-        missing = -1
-        with contextlib.suppress(RuntimeError):  # the store is gone with the process that kept it
+        missing, who = -1, ""
+        try:
             words = self._last_words()
             if words is not None:
                 return _lost(words, step)
             missing = self._find_missing()
-        who = f" as rank {missing} has gone" if missing >= 0 else ""
+            if missing >= 0:
+                who = f" as rank {missing} has gone"
+        except RuntimeError:
+            who = " as the store has gone with the process that keeps it (rank 0, or torchrun's)"
         said = f"a collective of the process group failed in step {step}{who}: {error}"
         return PeerLost(said, peer=missing, step=step)
 
