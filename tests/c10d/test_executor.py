@@ -177,7 +177,9 @@ def lose_a_peer(rank: int, size: int) -> None:
         session.wait(range(len(SIZES)), step)
 
 
-@pytest.mark.parametrize(("sign", "word"), [(signal.SIGKILL, "collective .* the store has gone"), (signal.SIGSTOP, "the store that the")])
+@pytest.mark.parametrize(
+    ("sign", "word"), [(signal.SIGKILL, "collective .* the store has gone"), (signal.SIGSTOP, "the store that the")]
+)
 def test_a_peer_that_is_killed_or_falls_silent_ends_the_wait(sign: signal.Signals, word: str) -> None:
     """Rank 0 keeps the store, so that its silence is the store's."""
     with ranks(2, lose_a_peer, gloo=True) as group:
