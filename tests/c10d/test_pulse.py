@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -34,7 +35,7 @@ def test_only_the_rank_that_fell_silent_is_named(store: dist.Store) -> None:
         pulses[2].close()
         time.sleep(1.2)  # silence while nobody waits is nobody's business; it counts from the first look
         watch(pulses[0], 0.5)
-        with pytest.raises(PeerLost, match=r"rank 2 has given no sign of life .* in step 7") as lost:
+        with pytest.raises(PeerLost, match=r"rank 2 gives no sign of life any more in step 7") as lost:
             watch(pulses[0], 5.0)
         assert lost.value.peer == 2
     finally:
@@ -48,15 +49,26 @@ def test_the_cause_of_a_broken_collective_is_who_beats_no_more(store: dist.Store
     broken = RuntimeError("Connection reset by peer")
     try:
         time.sleep(0.2)
-        nobody = pulses[0].cause(broken, 4)
-        assert (nobody.peer, nobody.step) == (-1, 4)
-        assert "failed in step 4: Connection reset by peer" in str(nobody)
         pulses[2].close()
-        assert pulses[0].cause(broken, 5).peer == 2
+        first = pulses[0].cause(broken, 5)
+        assert (first.peer, first.step, first.__cause__) == (2, 5, broken)
         pulses[0].close()  # it leaves after that; who comes later is told the same
-        assert "in step 6 as rank 2 has gone: Connection" in str(pulses[1].cause(broken, 6))
-        pulses[1].tell("ran out of memory")
-        assert "rank 1 gave up in step 7: ran out of memory" in str(pulses[1].cause(broken, 7))
+        assert "rank 2 gives no sign of life any more in step 6" in str(pulses[1].cause(broken, 6))
+        with pytest.raises(PeerLost, match="rank 2 gives"):
+            watch(pulses[1], 0.5)
+    finally:
+        for each in pulses:
+            each.close()
+
+
+def test_an_error_while_all_ranks_live_is_told_to_them(store: dist.Store) -> None:
+    pulses = [Pulse(store, rank=rank, world=2) for rank in range(2)]
+    try:
+        mine = pulses[0].cause(MemoryError("no room for 8 GB\nat all"), 4)
+        assert str(mine) == "a collective of the process group failed in step 4: MemoryError: no room for 8 GB"
+        with pytest.raises(PeerLost, match="rank 0 gave up in step 7: MemoryError: no room for 8 GB") as theirs:
+            watch(pulses[1], 5.0)
+        assert theirs.value.peer == 0
     finally:
         for each in pulses:
             each.close()
@@ -69,3 +81,38 @@ def test_the_first_to_give_up_is_whom_all_hear_of(store: dist.Store) -> None:
     assert [each.cause(RuntimeError("reset"), 3).peer for each in pulses] == [1, 1]
     for each in pulses:
         each.close()
+
+
+def test_a_store_that_has_gone_is_not_said_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "EVERY", 0.05)
+    own = Pulse(Silent(gone=True), rank=0, world=2)
+    with pytest.raises(PeerLost, match=r"the store has gone with the process that keeps it .* in step 7"):
+        watch(own, 5.0)
+    assert "failed in step 8, and the store has gone" in str(own.cause(RuntimeError("reset"), 8))
+
+
+def test_a_store_that_hangs_keeps_nobody_from_giving_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "EVERY", 0.05)
+    hanging = Silent(gone=False)
+    own = Pulse(hanging, rank=0, world=2)
+    began = time.monotonic()
+    own.tell("this batch is bad")
+    assert time.monotonic() - began < 5.0
+    hanging.over.set()
+
+
+class Silent:
+    """A store whose process is gone, or hangs until `over`."""
+
+    def __init__(self, *, gone: bool) -> None:
+        self.gone, self.over = gone, threading.Event()
+
+    def clone(self) -> Silent:
+        return self
+
+    def set(self, *_: str) -> None:
+        if self.gone:
+            raise RuntimeError("Broken pipe")
+        self.over.wait(60)
+
+    check = get = compare_set = set

@@ -7,10 +7,11 @@ import scenarios_contexts
 import scenarios_hooks
 import scenarios_optimizer
 import scenarios_processes
+import scenarios_unseen
 from harness import ranks
 from networks import run_all
 
-MODULES = (scenarios_contexts, scenarios_processes, scenarios_hooks, scenarios_optimizer)
+MODULES = (scenarios_contexts, scenarios_processes, scenarios_hooks, scenarios_optimizer, scenarios_unseen)
 SCENARIOS = [function for code in MODULES for function in code.ALL]
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dovetail.c10d.flat import Flat
-from dovetail.c10d.limits import time_limit
+from dovetail.c10d.limits import never_end, time_limit
 from dovetail.c10d.line import DEPTH
 from dovetail.c10d.pulse import EVERY, Pulse
 from dovetail.c10d.ring import RingScatter
@@ -218,6 +218,8 @@ class C10dSession:
             thread.join(2.0)
         group, self._group = self._group, None
         if group is not None:
+            if any(thread.is_alive() for thread in self._threads):
+                never_end(group)
             with contextlib.suppress(ValueError, AssertionError):  # the user may have destroyed all groups before
                 dist.destroy_process_group(group)
 

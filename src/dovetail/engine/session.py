@@ -233,11 +233,14 @@ class Session:
         """Make ready for `squares`; call it before the iteration's first `submit`."""
         self._job.watch_squares(iteration)
 
-    def squares(self, iteration: int) -> float:
-        """Wait for the sums that this rank completes, and no longer; the sum of the squares of their results."""
+    def squares(self, iteration: int, *, timeout: float | None = None) -> float | None:
+        """Wait for the sums that this rank completes, and no longer; the sum of the squares of their results.
+
+        None after `timeout` seconds.
+        """
         begun = time.monotonic()
-        found = None
-        while found is None:
+        found: float | None = None
+        while found is None and (timeout is None or time.monotonic() - begun < timeout):
             found = self._guard(lambda: self._job.squares(iteration, SLICE), begun=begun)
         return found
 

@@ -164,6 +164,10 @@ class SparseSession:
         """Use of the links since the start."""
         return self._session.usage()
 
+    def check(self) -> None:
+        """Raise PeerLost if the job has failed."""
+        self._session.check()
+
     def fail(self, reason: str) -> None:
         """Tell everybody that this rank gives up, and stop."""
         self._session.fail(reason)

@@ -27,7 +27,7 @@ from dovetail.training.overrides import check_untouched
 from dovetail.training.record import Recorder
 from dovetail.training.reporting import serve_if_asked
 from dovetail.training.running import Prepared, Running
-from dovetail.training.slots import trained
+from dovetail.training.slots import check_own, trained
 from dovetail.training.stats import Stats
 from dovetail.training.uneven import uneven
 from dovetail.training.update import WorkerUpdate
@@ -79,6 +79,11 @@ def distribute(
     base = options or Options()
 
     def prepare() -> Prepared:
+        if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, Optimizer):
+            raise BadInput(
+                f"distribute(model, optimizer) got a {type(model).__name__} and a {type(optimizer).__name__}; "
+                "give it a torch.nn.Module and its torch.optim.Optimizer"
+            )
         setting = Setting(
             policy=policy,
             hubs=tuple(h.strip() for h in given),
@@ -104,13 +109,22 @@ def distribute(
                 "give all of them the same"
             )
         slots = trained(model, optimizer.param_groups, in_host_memory=engine == NATIVE)
+        if first:
+            check_own(model, slots)
         check_common(common, slots)
         worker = world == 1 or _place(setting, optimizer, update) == "worker"
         change = WorkerUpdate(optimizer) if worker else HubUpdate(optimizer, slots, rank)
         opener = Opener(setting, slots, change.rule) if world > 1 else None
         recorder = Recorder(f"worker {rank}", enabled=setting.options.trace)
         return Prepared(
-            slots=slots, update=change, opener=opener, recorder=recorder, policy=policy, rank=rank, common=common
+            slots=slots,
+            update=change,
+            opener=opener,
+            recorder=recorder,
+            policy=policy,
+            rank=rank,
+            common=common,
+            optimizer=optimizer,
         )
 
     try:
@@ -191,7 +205,8 @@ def stats(model: torch.nn.Module | None = None) -> Stats:
     if model is None:
         models = list(_running)
         if len(models) != 1:
-            raise BadInput(f"{len(models)} models are distributed here; say which: dovetail.stats(model)")
+            todo = "say which: dovetail.stats(model)" if models else "call dovetail.distribute() first"
+            raise BadInput(f"{len(models)} models are distributed here; {todo}")
         model = models[0]
     return _of(model)[0].reporter.stats()
 

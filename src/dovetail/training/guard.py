@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
@@ -43,7 +44,7 @@ _grad_attribute: Any = torch.Tensor.grad
 _data_attribute: Any = torch.Tensor.data
 _ZERO_GRAD = torch.nn.Module.zero_grad.__code__
 
-_READ, _LOOK, _GRAD, _NEW_GRAD, _RAW, _BACKWARD, _HOOK = range(7)
+_READ, _LOOK, _GRAD, _NEW_GRAD, _RAW, _BACKWARD, _HOOK, _UNSCALE = range(8)
 _KINDS: dict[object, int] = {
     **dict.fromkeys(_looks(), _LOOK),
     _grad_attribute.__get__: _GRAD,
@@ -57,6 +58,7 @@ _KINDS: dict[object, int] = {
     torch.Tensor.backward: _BACKWARD,
     torch.autograd.backward: _BACKWARD,
     torch.Tensor.register_post_accumulate_grad_hook: _HOOK,
+    torch._amp_foreach_non_finite_check_and_unscale_: _UNSCALE,
 }
 
 
@@ -139,6 +141,9 @@ class Guard(TorchFunctionMode):
             with self._job.backward():
                 return func(*args, **kwargs)
         handle = func(*args, **kwargs)
+        if kind == _UNSCALE:
+            increment_version(args[0])  # GradScaler's way to change gradients, which torch itself does not count
+            return handle
         slot = self._slot_of.get(id(args[0]))
         if slot is not None:
             slot.send_last()
@@ -158,6 +163,11 @@ class Guard(TorchFunctionMode):
             slot = self._slot_of.get(id(args[0]))
             if slot is not None:
                 self._job.touched(slot)
+            elif torch._C._current_graph_task_id() == -1 and self._is_gradient(args[0]):
+                increment_version(args[0])  # a gradient that may be changed now
+
+    def _is_gradient(self, tensor: torch.Tensor) -> bool:
+        return any(tensor is slot.buffer or tensor is slot.known for slot in self._slot_of.values())
 
     def _look_at_grad(self, kind: int, slot: Slot | None) -> None:
         if slot is None:

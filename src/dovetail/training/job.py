@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 
@@ -15,7 +16,8 @@ from dovetail.training.order import FirstUse
 from dovetail.training.parts import Engine, Measuring, Update, Voting
 from dovetail.training.plain import plain_torch
 from dovetail.training.record import Recorder
-from dovetail.training.slots import Slot, check_landed, check_untouched, dense_gradient, dense_like, is_mean
+from dovetail.training.refusals import check_landed, check_shared, check_untouched, second_round, too_late
+from dovetail.training.slots import Slot, dense_gradient, dense_like, drop, is_mean
 
 _LOOKAHEAD = 4  # due parameters that may be missing before the search for further arrivals ends
 
@@ -42,6 +44,7 @@ class Job:
         self.votes: Voting | None = None  # inside `join`
         self.vote = 0  # what this job says there before a round
         self.measuring = False  # gradients are clipped: the engine is asked for their squares
+        self.patience: float | None = None  # seconds to wait for a result
         self.steps = 0
         self._round = 0  # counts from 1 in each engine
         self._collecting = False  # the round takes gradients
@@ -63,10 +66,7 @@ class Job:
             return
         with torch._C.DisableTorchFunction():
             if self.update.remote and self._fresh and not self._collecting:
-                raise Misuse(
-                    "a second backward pass came before optimizer.step(), but the update runs at the aggregator and "
-                    "cannot be withheld; use dovetail.no_sync(model) or update='worker'"
-                )
+                raise second_round()
             check_landed(slot)
             if not self._collecting:
                 self._open_round()
@@ -185,8 +185,11 @@ class Job:
         return self._collecting and (self._nesting > 0 or torch._C._current_graph_task_id() != -1)
 
     def _end_broken_round(self) -> None:
-        if self._collecting and not self._in_backward():  # one that the guard did not see
+        """Of a backward pass that the guard did not see, or of an error that was caught."""
+        if self._collecting and not self._in_backward():
             self._give_up("a backward pass ended with an error")
+        if self.gave_up:
+            self.engine.check()
 
     # Results in
 
@@ -220,9 +223,17 @@ class Job:
     def _wait(self, indices: Sequence[int]) -> None:
         self._end_broken_round()
         begun = time.monotonic()
-        with self.recorder.waiting(self.slots[indices[0]].name):
-            self.engine.wait(indices, self._round)
+        name = self.slots[indices[0]].name
+        with self.recorder.waiting(name):
+            there = self.engine.wait(indices, self._round, timeout=self.patience)
         self.waited += time.monotonic() - begun
+        if not there:
+            self._time_out(f"the mean of {name!r}")
+
+    def _time_out(self, what: str) -> NoReturn:
+        error = too_late(what, self.patience or 0.0)
+        self._give_up(str(error))
+        raise error
 
     def _own_time(self) -> float:
         """A clock that stands still while this thread waits for results."""
@@ -294,7 +305,10 @@ class Job:
         if self._measured is None or not whole or not all(is_mean(slot, self._round) for slot in self.slots):
             return None
         with self.recorder.waiting("norm"):
-            return self._measured.squares(self._round)
+            found = self._measured.squares(self._round, timeout=self.patience)
+        if found is None:
+            self._time_out("the norm of the gradients")
+        return found
 
     def scale(self, factor: torch.Tensor) -> None:
         """Multiply the means of the last round, those that are on their way when they have come."""
@@ -315,19 +329,9 @@ class Job:
                 self._land(slot)
 
     def drop_grad(self, slot: Slot, *, set_to_none: bool) -> None:
-        """The user zeroes a gradient: one that is still needed stays as it is, and the parameter gets another."""
+        """The user zeroes a gradient."""
         with torch._C.DisableTorchFunction():
-            slot.local, slot.dropped = False, True
-            grad = slot.param.grad
-            if grad is None:
-                return
-            if set_to_none:
-                slot.param.grad = slot.known = None
-            elif grad is slot.buffer or grad is slot.grad or grad is slot.stood:
-                slot.param.grad = slot.known = dense_like(slot.param)
-            else:
-                grad.detach_().zero_()
-                slot.known = grad
+            drop(slot, set_to_none=set_to_none)
 
     def touched(self, slot: Slot) -> None:
         """The user may change the parameter's memory without torch knowing."""
@@ -368,12 +372,7 @@ class Job:
         self._end_broken_round()
         self.settle_due()
         if not self._fresh:
-            local = next((slot for slot in self.slots if slot.local and slot.param.grad is not None), None)
-            if local is not None:
-                raise Misuse(
-                    f"optimizer.step() on gradients made under no_sync only (first: {local.name!r}); "
-                    "run the last backward() before step() outside dovetail.no_sync(model)"
-                )
+            check_shared(self.slots)
             self._open_round()  # every rank answers each round, also one whose loss used no parameter
         self._end_round()
 

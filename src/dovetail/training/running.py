@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.optim import Optimizer
 
+from dovetail.c10d.limits import time_limit
 from dovetail.engine.session import Session
 from dovetail.errors import DovetailError, PeerLost, in_a_line
 from dovetail.plan.patterns import SHARING
@@ -27,7 +28,7 @@ from dovetail.training.parts import Engine
 from dovetail.training.record import Recorder
 from dovetail.training.replanning import Auto, Once, Replanner
 from dovetail.training.reporting import Reporter
-from dovetail.training.slots import Slot
+from dovetail.training.slots import Slot, settings
 from dovetail.training.solo import Solo
 from dovetail.training.update import WorkerUpdate
 
@@ -46,6 +47,7 @@ class Prepared:
     policy: str
     rank: int
     common: Common
+    optimizer: Optimizer
 
     def describe(self, model: torch.nn.Module) -> list[str]:
         """Everything that must be equal on all ranks, one line each."""
@@ -54,6 +56,7 @@ class Prepared:
         lines += [f"frozen {name!r} {form(p)}" for name, p in model.named_parameters() if name not in mine]
         lines += [f"buffer {name!r} {form(b)}" for name, b in model.named_buffers()]
         lines.append(f"broadcast_buffers={self.common.has_buffers}")
+        lines += settings(self.optimizer)
         lines += self.opener.describe() if self.opener else []
         return [*lines, f"update at the {'hub' if self.update.remote else 'worker'}"]
 
@@ -76,6 +79,8 @@ class Running:
         session = opener.first(name) if opener is not None else None
         engine: Engine = session or Solo(len(prepared.slots))
         self.job = Job(prepared.slots, update, engine, prepared.recorder)
+        if session is not None:
+            self.job.patience = time_limit(torch.device("cpu")).total_seconds()
         self.reporter = Reporter(
             self.job.meter,
             job=name,

@@ -68,6 +68,26 @@ def trained(model: torch.nn.Module, groups: Iterable[dict[str, Any]], *, in_host
     return slots
 
 
+def check_own(model: torch.nn.Module, slots: Iterable[Slot]) -> None:
+    """An optimizer may hold parameters from elsewhere as well, but not only those."""
+    own = set(model.parameters())
+    if not any(slot.param in own for slot in slots):
+        raise BadInput(
+            "none of the optimizer's parameters is one of the model's, so that the model would not be trained; make "
+            "the optimizer from model.parameters() when the model has its final form"
+        )
+
+
+def settings(optimizer: torch.optim.Optimizer) -> list[str]:
+    """What an optimizer was told, one line each."""
+    return [f"optimizer {type(optimizer).__name__}"] + [
+        f"{key}={value!r} in the optimizer's group {number}"
+        for number, group in enumerate(optimizer.param_groups)
+        for key, value in sorted(group.items())
+        if isinstance(value, (bool, int, float, str, tuple))
+    ]
+
+
 def _named(model: torch.nn.Module, group_of: dict[torch.nn.Parameter, int]) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """The optimizer's parameters under the model's names; what the model does not own is numbered."""
     rest = dict(group_of)
@@ -129,24 +149,19 @@ def dense_gradient(slot: Slot) -> torch.Tensor:
     return grad
 
 
-def check_landed(slot: Slot) -> None:
-    """A gradient may be made again only when the last one is done with."""
-    if slot.flying or slot.due:
-        raise Misuse(
-            f"the gradient of {slot.name!r} was made again while the last one was on its way; put all backward "
-            "passes of a step but the last into `with dovetail.no_sync(model)`, call backward() in the thread "
-            "that called distribute(), and checkpoint with use_reentrant=False"
-        )
-
-
-def check_untouched(slot: Slot) -> None:
-    """Nobody may change a gradient inside backward() after it has left."""
+def drop(slot: Slot, *, set_to_none: bool) -> None:
+    """Zero a gradient: one that is still needed stays as it is, and the parameter gets another."""
+    slot.local, slot.dropped = False, True
     grad = slot.param.grad
-    if grad is not slot.buffer or (grad is not None and grad._version != slot.stamp):
-        raise Misuse(
-            f"the gradient of {slot.name!r} was changed inside backward() after it had left; change it in the "
-            "parameter's own register_post_accumulate_grad_hook, or after backward()"
-        )
+    if grad is None:
+        return
+    if set_to_none:
+        slot.param.grad = slot.known = None
+    elif grad is slot.buffer or grad is slot.grad or grad is slot.stood:
+        slot.param.grad = slot.known = dense_like(slot.param)
+    else:
+        grad.detach_().zero_()
+        slot.known = grad
 
 
 def is_mean(slot: Slot, number: int) -> bool:

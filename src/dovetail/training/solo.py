@@ -32,7 +32,7 @@ class Solo:
     def release(self, iteration: int) -> None:
         """Nothing is written back."""
 
-    def wait(self, indices: Sequence[int], iteration: int) -> bool:
+    def wait(self, indices: Sequence[int], iteration: int, *, timeout: float | None) -> bool:
         """Everything is here."""
         return True
 
@@ -48,6 +48,9 @@ class Solo:
 
     def spans(self) -> Sequence[Span]:
         return ()
+
+    def check(self) -> None:
+        """Nobody can be lost."""
 
     def fail(self, reason: str) -> None:
         """Nobody else waits."""
