@@ -98,8 +98,8 @@ def optimizers_that_do_not_fit_are_refused() -> None:
     refused("none of the optimizer's parameters", model, _sgd(Mlp()))
     refused("got a SGD and a Mlp", _sgd(model), model)
     refused("got a generator and a SGD", model.parameters(), _sgd(model))
-    rate = 0.1 * (1 + dist.get_rank())
-    refused("rank 0 has lr=0.1 in the optimizer's group 0, rank 1 has lr=0.2", model, torch.optim.SGD(model.parameters(), lr=rate))
+    apart = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + dist.get_rank()))
+    refused("rank 0 has lr=0.1 in the optimizer's group 0, rank 1 has lr=0.2", model, apart)
     kind = (torch.optim.SGD, torch.optim.Adam)[dist.get_rank()]
     refused("rank 0 has optimizer SGD, rank 1 has optimizer Adam", model, kind(model.parameters(), lr=0.1))
     _refused(BadInput, "0 models are distributed here; call dovetail.distribute", stats)
