@@ -282,6 +282,8 @@ def bad_arguments_are_refused() -> None:
         ("'sideways'", {"update": "sideways"}),
         ("'best'", {"policy": "best"}),
         ("hub", {"aggregation": "hub"}),
+        ("'rings' is unknown; it is one of shuffle", {"aggregation": "rings"}),
+        ("rack-hubs, auto", {"aggregation": "rings"}),
         ("127.0.0.1:1", {"hubs": ["127.0.0.1:1"], "options": Options(patience=1)}),
     ):
         _refused(DovetailError, word, lambda o=options: distribute(model, _sgd(model), **o))  # type: ignore[misc,arg-type]
