@@ -85,7 +85,9 @@ def test_every_host_gets_torchruns_environment_and_the_first_failure_wins() -> N
 def test_an_interrupted_run_ends_its_commands(sign: signal.Signals, code: int, tmp_path: Path) -> None:
     script = f"echo $$ > {tmp_path}/$RANK; sleep 60"
     argv = [sys.executable, "-m", "dovetail.cli.main", "lab", "run", "--hosts", "2", "--", "sh", "-c", script]
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
     process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": SRC}, stdout=subprocess.PIPE)
+    signal.signal(signal.SIGINT, inherited)
     until = time.monotonic() + 30
     while len(list(tmp_path.iterdir())) < 2:
         assert time.monotonic() < until
