@@ -52,6 +52,7 @@ def run(folder: Path, engine: str, *, seconds: float = 60.0, sign: signal.Signal
         end = time.monotonic() + 60
         while len(list(folder.iterdir())) < 3 and time.monotonic() < end:
             time.sleep(0.05)
+        assert len(list(folder.iterdir())) == 3, "not all ranks have come to train"
         if sign is not None:
             started[2].send_signal(sign)
         said = [process.communicate(timeout=BOUND)[1] for process in started[:2]]

@@ -7,7 +7,7 @@ from collections import Counter
 
 from dovetail.errors import BadInput
 from dovetail.network.model import Cluster, Link
-from dovetail.plan.patterns import PATTERNS
+from dovetail.plan.patterns import PATTERNS, unknown
 
 PICOSECONDS = 10**12
 WITH_HUBS = ("hub", "rack-hubs")
@@ -57,7 +57,7 @@ def _shape(aggregation: str, workers: int, cluster: Cluster) -> tuple[int, float
         "two-level": (2, _two_level_share(cluster)),
     }
     if aggregation not in shapes:
-        raise BadInput(f"aggregation {aggregation!r} is unknown; it is one of {', '.join(PATTERNS)}")
+        raise unknown(aggregation, PATTERNS)
     return shapes[aggregation]
 
 

@@ -8,7 +8,7 @@ tree without dedicated hubs moves 2(K-1) chunks in all, whatever its form.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.errors import BadInput
 from dovetail.network.shape import cube, cut, midpoint_parents
@@ -69,7 +69,12 @@ def routes(
         found = groups if groups is not None else cut(everyone, hubs)
         check_groups(found, workers)
         return rack_hubs(found, servers, exchange=exchange, split=split)
-    raise BadInput(f"aggregation {aggregation!r} is unknown; it is one of {', '.join(PATTERNS)}")
+    raise unknown(aggregation, PATTERNS)
+
+
+def unknown(aggregation: str, known: Iterable[str]) -> BadInput:
+    """The error for a pattern that is none."""
+    return BadInput(f"aggregation {aggregation!r} is unknown; it is one of {', '.join(known)}")
 
 
 def check_shares(aggregation: str, shares: Sequence[float], workers: int) -> None:

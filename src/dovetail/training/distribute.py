@@ -129,7 +129,7 @@ def distribute(
 
     try:
         prepared, name = agree(prepare, lambda found: found.describe(model))
-        running = Running(model, optimizer, prepared, name, buffers=first and world > 1)
+        running = Running(model, prepared, name, buffers=first and world > 1)
     except DovetailError as error:
         raise error.with_traceback(None) from None  # says it all; how the ranks met tells a user nothing
     if first:

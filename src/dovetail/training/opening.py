@@ -25,7 +25,7 @@ from dovetail.network.measure import route_address
 from dovetail.network.model import Cluster, Link
 from dovetail.plan.choice import FREE
 from dovetail.plan.eager import eager
-from dovetail.plan.patterns import PATTERNS, SHARING
+from dovetail.plan.patterns import PATTERNS, SHARING, unknown
 from dovetail.plan.policies import plan_for_training
 from dovetail.plan.schedule import Plan
 from dovetail.trace.graph import Profile
@@ -59,8 +59,7 @@ class Setting:
         if self.engine not in (NATIVE, C10D):
             raise BadInput(f"engine={self.engine!r} is unknown; it is {NATIVE!r} or {C10D!r}")
         if self.aggregation not in (None, FREE, *PATTERNS):
-            names = ", ".join([*PATTERNS, FREE])
-            raise BadInput(f"aggregation {self.aggregation!r} is unknown; it is one of {names}")
+            raise unknown(self.aggregation, [*PATTERNS, FREE])
         if self.engine == C10D and self.autotune:
             raise BadInput(f"autotune moves masters, and engine={C10D!r} has none; leave one of them out")
         if self.engine == C10D and (self.hubs or self.aggregation not in (None, "shuffle") or self.options.rate):

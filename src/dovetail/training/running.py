@@ -64,10 +64,8 @@ class Prepared:
 class Running:
     """Sets everything up; `shut_down` undoes it."""
 
-    def __init__(
-        self, model: torch.nn.Module, optimizer: Optimizer, prepared: Prepared, name: str, *, buffers: bool
-    ) -> None:
-        self.optimizer = optimizer
+    def __init__(self, model: torch.nn.Module, prepared: Prepared, name: str, *, buffers: bool) -> None:
+        self.optimizer = prepared.optimizer
         self.common = prepared.common
         self._prepared = prepared
         self._name = name
@@ -101,7 +99,7 @@ class Running:
             if isinstance(update, HubUpdate) and isinstance(session, Session):
                 update.attach(session)
             self._stack.enter_context(attach(model, self.job, prepared.common if buffers else None))
-            self._stack.callback(Overrides(optimizer, self.job, update).remove)
+            self._stack.callback(Overrides(self.optimizer, self.job, update).remove)
             self.job.guard.install()
             self._stack.callback(self.job.guard.remove)
         atexit.register(self._at_exit)
